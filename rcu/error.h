@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What went wrong, in words. The first detector words the cause with oci_error; those above pass the status on,
+ * adding the step with oci_error_add where it helps. Statuses are the numbers of oc_status; the layers below
+ * liboc/ know them as int.
+ */
+#ifndef OCI_RCU_ERROR_H
+#define OCI_RCU_ERROR_H
+
+/* Sets this thread's last error; returns status. Without host memory a fixed sentence stands in. */
+int oci_error(int status, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Appends to this thread's last error ("; " first); returns status. */
+int oci_error_add(int status, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* This thread's last error; "" if none. Valid until the thread's next failure. */
+const char *oci_error_text(void);
+
+enum oci_log_level { OCI_LOG_ERROR = 0, OCI_LOG_WARNING = 1, OCI_LOG_NOTE = 2 };
+typedef void (*oci_log_fn)(void *arg, int level, const char *line);
+void oci_set_log(oci_log_fn fn, void *arg);
+void oci_log(enum oci_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#endif
