@@ -1,0 +1,156 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# Installs what the build and the tests need and the machine lacks (Debian packages), and builds the
+# private jemalloc once into a cache folder outside the tree:
+#   ${XDG_CACHE_HOME:-~/.cache}/liboc/jemalloc-MACHINE -> jemalloc-VERSION-MACHINE-RECIPE
+# Nothing to do is the common case; then it asks no network and prints nothing.
+set -euo pipefail
+# shellcheck source=tools/common.sh
+. "$(dirname "$0")/common.sh"
+
+packages=(gcc g++ libc6-dev make autoconf automake libtool pkg-config
+  liburcu-dev libjansson-dev check python3 dpkg-dev)
+
+# DESIGN: the private jemalloc has no initial-exec TLS, names of its own, and exports nothing.
+jemalloc_flags=(--disable-initial-exec-tls --with-jemalloc-prefix=oc_je_ --with-private-namespace=oc_jei_
+  --without-export --disable-cxx --disable-shared)
+
+work=
+trap '[ -z "$work" ] || rm -rf "$work"' EXIT
+
+main() {
+  [ $# -eq 0 ] || die "takes no arguments; it is described at its head"
+  work=$(mktemp -d "${TMPDIR:-/tmp}/liboc-deps.XXXXXX")
+  install_packages
+  private_jemalloc
+}
+
+# --- Debian packages ---
+
+missing_packages() {
+  local p
+  for p in "${packages[@]}"; do
+    dpkg-query -W -f '${db:Status-Abbrev}' "$p" 2>/dev/null | grep -q '^.i' || echo "$p"
+  done
+}
+
+install_packages() {
+  local missing
+  if ! command -v dpkg-query apt-get >/dev/null; then
+    die "this is no Debian: install by your own means what these packages hold: ${packages[*]}"
+  fi
+  mapfile -t missing < <(missing_packages)
+  [ ${#missing[@]} -gt 0 ] || return 0
+  become_root
+  if lists_lack "${missing[@]}"; then
+    step "updating the package lists" "$work/log" "${as_root[@]}" apt-get update
+  fi
+  say "installing ${missing[*]}"
+  apt_install "${missing[@]}" && return 0
+  # Lists that are old name files that the archive no longer has.
+  step "installing failed; updating the package lists" "$work/log" "${as_root[@]}" apt-get update
+  apt_install "${missing[@]}" || {
+    tail -n 20 "$work/log" >&2
+    die "installing ${missing[*]} failed: apt-get's reasons are above"
+  }
+}
+
+apt_install() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install --yes --no-install-recommends "$@" >"$work/log" 2>&1 </dev/null
+}
+
+become_root() {
+  as_root=()
+  [ "$(id -u)" -eq 0 ] && return 0
+  command -v sudo >/dev/null || die "these packages are missing and only root can install them: ${missing[*]}"
+  as_root=(sudo)
+}
+
+lists_lack() {
+  local p
+  for p in "$@"; do
+    apt-cache policy "$p" 2>/dev/null | grep -q '^  Candidate: [^(]' || return 0
+  done
+  return 1
+}
+
+# --- the private jemalloc ---
+
+private_jemalloc() {
+  local cache machine recipe link
+  cache=${XDG_CACHE_HOME:-${HOME:-/var/tmp}/.cache}/liboc
+  machine=$(uname -m)
+  recipe=$(printf '%s\n' "${jemalloc_flags[@]}" | sha256sum | cut -c1-8)
+  link=$cache/jemalloc-$machine
+
+  case $(readlink "$link" 2>/dev/null) in
+  *-"$recipe") [ ! -f "$link/lib/liboc_jemalloc.a" ] || return 0 ;;
+  esac
+  fetch_jemalloc || {
+    say "no private jemalloc: $why; host metadata will use the process's allocator (--with-jemalloc=host)"
+    return 0
+  }
+  build_jemalloc "$cache/jemalloc-$version-$machine-$recipe"
+  ln -sfn "jemalloc-$version-$machine-$recipe" "$link"
+}
+
+# Leaves the source in $work/source and its Debian version in $version; or says why not in $why. The
+# machine's own sources are asked for source packages, in lists of our own: apt's stay as they are.
+fetch_jemalloc() {
+  local apt
+  mkdir -p "$work/parts" "$work/lists/partial" "$work/cache/archives/partial" "$work/get"
+  source_lists
+  apt=(apt-get -o Dir::Etc::SourceList=/dev/null -o "Dir::Etc::SourceParts=$work/parts"
+    -o "Dir::State::Lists=$work/lists" -o "Dir::Cache=$work/cache" -o APT::Sandbox::User=)
+  say "fetching the source of jemalloc"
+  # One source without source packages makes update fail: whether jemalloc's is there counts.
+  "${apt[@]}" update >"$work/log" 2>&1 </dev/null || true
+  (cd "$work/get" && "${apt[@]}" source jemalloc) >>"$work/log" 2>&1 </dev/null || {
+    why="its Debian source package is not to be had ($(grep -m1 '^E:' "$work/log" || tail -n1 "$work/log"))"
+    return 1
+  }
+  mv "$work"/get/jemalloc-*/ "$work/source"
+  version=$(dpkg-parsechangelog -l "$work/source/debian/changelog" -S Version | tr -c 'A-Za-z0-9.+~\n' -)
+}
+
+# The machine's package sources, with deb-src in place of deb.
+source_lists() {
+  local LIST PARTS f n=0
+  eval "$(apt-config shell LIST Dir::Etc::sourcelist/f PARTS Dir::Etc::sourceparts/d)"
+  for f in "$LIST" "$PARTS"/*.list "$PARTS"/*.sources; do
+    [ -r "$f" ] || continue
+    n=$((n + 1))
+    case $f in
+    *.sources) sed -E 's/^Types:.*/Types: deb-src/' "$f" >"$work/parts/$n.sources" ;;
+    *) sed -nE 's/^[[:space:]]*deb[[:space:]]/deb-src /p' "$f" >"$work/parts/$n.list" ;;
+    esac
+  done
+}
+
+# Builds $work/source into folder $1, which appears whole or not at all.
+build_jemalloc() {
+  local dir=$1 made
+  mkdir -p "$(dirname "$dir")"
+  made=$(mktemp -d "$dir.XXXXXX")
+  (
+    cd "$work/source"
+    step "configuring the private jemalloc $version" "$work/log" \
+      ./configure "${jemalloc_flags[@]}"
+    step "building the private jemalloc $version" "$work/log" make -j "$(nproc)" lib/libjemalloc_pic.a
+  ) || {
+    cp "$work/log" "$dir.log"
+    rm -rf "$made"
+    die "no private jemalloc was built; the output is kept in $dir.log"
+  }
+  mkdir -p "$made/lib" "$made/include/jemalloc"
+  # Its build asks for -g3: 40 MB, of use to nobody here.
+  strip --strip-debug -o "$made/lib/liboc_jemalloc.a" "$work/source/lib/libjemalloc_pic.a"
+  cp "$work/source/include/jemalloc/jemalloc.h" "$made/include/jemalloc/"
+  cp "$work/source/COPYING" "$made/"
+  chmod 755 "$made"
+  rm -rf "$dir"
+  mv "$made" "$dir"
+}
+
+main "$@"
