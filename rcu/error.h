@@ -7,7 +7,7 @@
 #ifndef OCI_RCU_ERROR_H
 #define OCI_RCU_ERROR_H
 
-/* Sets this thread's last error; returns status. Without host memory a fixed sentence stands in. */
+/* Sets this thread's last error; returns status. Without host memory the text stays as it was. */
 int oci_error(int status, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Appends to this thread's last error ("; " first); returns status. */
 int oci_error_add(int status, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -18,5 +18,9 @@ enum oci_log_level { OCI_LOG_ERROR = 0, OCI_LOG_WARNING = 1, OCI_LOG_NOTE = 2 };
 typedef void (*oci_log_fn)(void *arg, int level, const char *line);
 void oci_set_log(oci_log_fn fn, void *arg);
 void oci_log(enum oci_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Around fork(): a lock of ours that another thread holds would stay locked in the child. */
+enum oci_fork_step { OCI_FORK_PREPARE, OCI_FORK_PARENT, OCI_FORK_CHILD };
+void oci_log_fork(enum oci_fork_step step);
 
 #endif

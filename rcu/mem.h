@@ -12,18 +12,20 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "rcu/error.h"
+
 struct heap;
 
 /* NULL without memory. */
 struct heap *oci_heap_create(void);
-/* Gives back the heap and all that is still in it. No other thread may use it any more. */
+/* Gives the heap back. It must be empty (what is not is logged); no other thread may use it any more. */
 void oci_heap_destroy(struct heap *h);
 
 /* Zeroed, aligned to 16 (to 64 from 64 bytes on); NULL without memory, or if the injected fault says so. */
 void *oci_alloc(struct heap *h, size_t bytes);
 /* bytes: as allocated. NULL is ignored. */
 void oci_free(struct heap *h, void *ptr, size_t bytes);
-/* A copy on h; length in *bytes for the free (may be NULL: strlen + 1). */
+/* A copy on h. */
 char *oci_strdup(struct heap *h, const char *s);
 void oci_strfree(struct heap *h, char *s);
 /* Bytes allocated and not freed. */
@@ -34,5 +36,8 @@ typedef bool (*oci_mem_fault)(void *arg, size_t bytes);
 void oci_mem_set_fault(oci_mem_fault fail, void *arg);
 /* "private jemalloc", "host jemalloc", "libc": what the heaps are made of. */
 const char *oci_mem_kind(void);
+
+/* Around fork(), as oci_log_fork. */
+void oci_mem_fork(enum oci_fork_step step);
 
 #endif
