@@ -31,17 +31,25 @@ build() {
   [ ! -e "$oc_root/config.status" ] ||
     die "the source folder itself is configured, which forbids other build folders; run 'make distclean' there first"
   mkdir -p "$dir"
-  if [ ! -x "$oc_root/configure" ] || [ -n "$(newer_than "$oc_root/configure")" ]; then
+  if generated_is_old; then
     step "generating configure" "$dir/autogen.log" "$oc_root/autogen.sh"
   fi
   # Configured before in the same way: make itself notices what changed since.
-  if [ ! -e "$dir/config.status" ] || [ "$(cat "$dir/configured-with" 2>/dev/null)" != "$*" ]; then
+  if [ ! -e "$dir/configured-with" ] || [ "$(cat "$dir/configured-with")" != "$*" ]; then
+    rm -f "$dir/configured-with"
     (cd "$dir" && step "configuring${*:+ with $*}" "$dir/configure.log" "$oc_root/configure" "$@")
     printf '%s' "$*" >"$dir/configured-with"
   fi
   step "building" "$dir/make.log" make -C "$dir" -j "$(nproc)"
 }
 
-newer_than() {
-  find "$oc_root/configure.ac" "$oc_root/m4" -name '*.ac' -newer "$1" -o -name 'oc_*.m4' -newer "$1"
+# Whether autogen.sh must run: make keeps a configured folder up to date, but not before configure.
+generated_is_old() {
+  local am
+  [ -x "$oc_root/configure" ] || return 0
+  for am in "$oc_root"/Makefile.am "$oc_root"/*/Makefile.am; do
+    [ -e "${am%.am}.in" ] || return 0
+  done
+  [ -n "$(find "$oc_root/configure.ac" "$oc_root/m4" -name '*.ac' -newer "$oc_root/configure" -o \
+    -name 'oc_*.m4' -newer "$oc_root/configure")" ]
 }
