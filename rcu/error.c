@@ -99,7 +99,7 @@ void oci_log(enum oci_log_level level, const char *fmt, ...) {
   va_start(ap, fmt);
   vsnprintf(line, sizeof line, fmt, ap);
   va_end(ap);
-  fn(arg, level, line);
+  fn(arg, (int)level, line);
 }
 
 void oci_log_fork(enum oci_fork_step step) {
