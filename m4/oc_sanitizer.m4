@@ -36,6 +36,10 @@ AC_DEFUN([OC_ENABLE_SANITIZER], [
   # liburcu 0.13 has no annotations for ThreadSanitizer: under it guards annotate what they do.
   AS_VAR_IF([enable_sanitizer], [thread],
     [AC_DEFINE([OC_TSAN], [1], [Built for ThreadSanitizer.])])
+  # Its shadow memory has no room for the widest address space randomisation that kernels are set to.
+  TSAN_RUN=
+  AS_VAR_IF([enable_sanitizer], [thread],
+    [AS_IF([setarch -R true >/dev/null 2>&1], [TSAN_RUN='setarch -R'])])
+  AC_SUBST([TSAN_RUN])
   AM_CONDITIONAL([SANITIZED], [test "$enable_sanitizer" != no])
-  AM_CONDITIONAL([TSAN], [test "$enable_sanitizer" = thread])
 ])

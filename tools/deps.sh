@@ -15,8 +15,9 @@ packages=(gcc g++ libc6-dev make autoconf automake libtool pkg-config
 jemalloc_flags=(--disable-initial-exec-tls --with-jemalloc-prefix=oc_je_ --with-private-namespace=oc_jei_
   --without-export --disable-cxx --disable-shared)
 
+# After a failure the work folder stays: its log is named to the reader.
 work=
-trap '[ -z "$work" ] || rm -rf "$work"' EXIT
+trap '[ $? -ne 0 ] || [ -z "$work" ] || rm -rf "$work"' EXIT
 
 main() {
   [ $# -eq 0 ] || die "takes no arguments; it is described at its head"
@@ -81,7 +82,8 @@ private_jemalloc() {
   local cache machine recipe link
   cache=${XDG_CACHE_HOME:-${HOME:-/var/tmp}/.cache}/liboc
   machine=$(uname -m)
-  recipe=$(printf '%s\n' "${jemalloc_flags[@]}" | sha256sum | cut -c1-8)
+  recipe=$({ printf '%s\n' "${jemalloc_flags[@]}"; declare -f build_jemalloc finish_archive finish_steps; } |
+    sha256sum | cut -c1-8)
   link=$cache/jemalloc-$machine
 
   case $(readlink "$link" 2>/dev/null) in
@@ -130,27 +132,47 @@ source_lists() {
 
 # Builds $work/source into folder $1, which appears whole or not at all.
 build_jemalloc() {
-  local dir=$1 made
-  mkdir -p "$(dirname "$dir")"
-  made=$(mktemp -d "$dir.XXXXXX")
+  local dir=$1 made=$work/made
   (
     cd "$work/source"
     step "configuring the private jemalloc $version" "$work/log" \
       ./configure "${jemalloc_flags[@]}"
     step "building the private jemalloc $version" "$work/log" make -j "$(nproc)" lib/libjemalloc_pic.a
-  ) || {
-    cp "$work/log" "$dir.log"
-    rm -rf "$made"
-    die "no private jemalloc was built; the output is kept in $dir.log"
-  }
+  )
   mkdir -p "$made/lib" "$made/include/jemalloc"
-  # Its build asks for -g3: 40 MB, of use to nobody here.
-  strip --strip-debug -o "$made/lib/liboc_jemalloc.a" "$work/source/lib/libjemalloc_pic.a"
+  finish_archive "$made/lib/liboc_jemalloc.a"
   cp "$work/source/include/jemalloc/jemalloc.h" "$made/include/jemalloc/"
   cp "$work/source/COPYING" "$made/"
-  chmod 755 "$made"
-  rm -rf "$dir"
-  mv "$made" "$dir"
+  # Next to its place first: a move within one folder is whole or not at all.
+  mkdir -p "$(dirname "$dir")"
+  rm -rf "$dir" "$dir.$$"
+  cp -r "$made" "$dir.$$"
+  # Another run may have put the same there meanwhile.
+  mv -T "$dir.$$" "$dir" 2>/dev/null || rm -rf "$dir.$$"
+}
+
+# jemalloc takes options from the environment and from a link in /etc. A library does neither: its calls
+# are led to two functions that find nothing. The debug information goes: 40 MB, of use to nobody here.
+finish_archive() {
+  local archive=$1
+  cat >"$work/nothing.c" <<'EOF'
+#include <stddef.h>
+#include <sys/types.h>
+char *oc_jei_no_env(const char *name);
+ssize_t oc_jei_no_link(const char *path, char *buf, size_t bytes);
+char *oc_jei_no_env(const char *name) { (void)name; return NULL; }
+ssize_t oc_jei_no_link(const char *path, char *buf, size_t bytes) { (void)path; (void)buf; (void)bytes; return -1; }
+EOF
+  step "finishing the private jemalloc $version" "$work/log" finish_steps "$archive"
+}
+
+finish_steps() {
+  gcc -O2 -fPIC -fvisibility=hidden -c "$work/nothing.c" -o "$work/nothing.o" &&
+    objcopy --strip-debug --redefine-sym secure_getenv=oc_jei_no_env \
+      --redefine-sym readlink=oc_jei_no_link "$work/source/lib/libjemalloc_pic.a" "$1" &&
+    ar rs "$1" "$work/nothing.o" &&
+    nm "$1" >"$work/symbols" &&
+    ! grep -wE 'secure_getenv|getenv|readlink' "$work/symbols"
 }
 
 main "$@"
