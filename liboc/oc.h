@@ -175,16 +175,23 @@ OC_API oc_status oc_backend_create(const oc_backend_ops *ops, void *self, oc_bac
 
 /* Option structs may be NULL (all defaults) and may be longer or shorter than the library's: a struct_size
    below the struct's first published size is OC_E_INVALID, an unknown tail must be zero. */
-enum { OC_HOST_POISON = 1,         /* fill new device memory with 0xA5, and freed scratch of the device with 0xDD */
-       OC_HOST_RECYCLE = 2,        /* hand the last freed address of a size out again first; likewise streams, events */
+enum { OC_HOST_POISON = 1,         /* fill new device memory with 0xA5 (freed memory is unmapped in any case) */
+       OC_HOST_RECYCLE = 2,        /* hand the last freed address of a size out again first (of the last 1,024);
+                                      likewise the handle of the last stream or event destroyed, at once. Without
+                                      it no handle comes back, and addresses not for a long while */
        OC_HOST_CHUNKS = 4,         /* charge for memory as one driver does: under 2 MiB a request is rounded up to
                                       512 B and costs 2 MiB / floor(2 MiB / rounded) of the capacity */
-       OC_HOST_NO_MANAGED = 8,     /* alloc_managed is OC_E_UNSUPPORTED */
+       OC_HOST_NO_MANAGED = 8,     /* the table has no alloc_managed */
        OC_HOST_NO_EVENTS = 16 };   /* the table has no event entries */
 typedef struct oc_host_options { uint32_t struct_size, flags; size_t device_bytes; /* 0: 16 GiB */
                                  size_t managed_bytes; /* 0: 64 GiB */ } oc_host_options;
 /* Opens the embedded device: asynchronous, on the CPU. Streams are ordered queues with a worker thread each,
-   started by the stream's first use; memory is mapped lazily; a device address is a host address.
+   started by the stream's first use; the default stream is one more, and waits for no other. Memory is mapped
+   lazily; a device address is a host address. `free` waits for nothing: queued work that still touches what was
+   freed faults. Copies and memset must lie in one live allocation. Unknown and stale handles, frees of what is no
+   allocation's start: OC_E_INVALID. A queued launch whose module was unloaded is not run; the stream's next
+   synchronize says so, once (OC_E_BACKEND). What is queued on a stream that is then destroyed still runs.
+   Close waits until all that was queued has run.
    Ownership: *out is the caller's, to oc_backend_close. */
 OC_API oc_status oc_backend_open_host(const oc_host_options *opt, oc_backend **out) OC_MUST_USE;
 
@@ -206,7 +213,8 @@ OC_API void *oc_backend_self(const oc_backend *b);
 /* ---- The embedded device: kernels and controls ---------------------------------------------------- */
 
 typedef struct oc_host_launch { uint32_t grid[3], block[3], shared_bytes; } oc_host_launch;
-/* A kernel: runs once a launch, on the stream's worker; params[i] points to a copy of parameter i. */
+/* A kernel: runs once a launch, on the stream's worker (all signals blocked); params[i] points to a copy of
+   parameter i, aligned to 16. It must not wait for its own stream. */
 typedef void (*oc_host_fn)(const oc_host_launch *launch, void *const *params);
 typedef struct oc_host_function {
   const char *name;
@@ -227,7 +235,8 @@ typedef struct oc_host_stats {
   uint64_t device_used, managed_used;          /* bytes, by the device's cost model */
   uint64_t device_blocks, managed_blocks;      /* allocations alive */
   uint64_t modules, streams, events;           /* alive; streams without the default one */
-  uint64_t launches, stale_launches;           /* stale: of a function whose module was unloaded */
+  uint64_t launches, stale_launches;           /* kernels run; launches of a function whose module was unloaded,
+                                                  refused at the call or found so by the worker, never run */
   uint64_t bad_frees;                          /* frees of what was no live allocation's start */
   uint64_t calls;                              /* table entries called, all together */
 } oc_host_stats;
@@ -235,17 +244,22 @@ typedef struct oc_host_stats {
 OC_API oc_status oc_host_get_stats(oc_backend *b, oc_host_stats *out) OC_MUST_USE;
 /* Table entries called so far by that name ("alloc", "event_record", ...); 0 for an unknown name. */
 OC_API uint64_t oc_host_calls(oc_backend *b, const char *entry);
-/* From now on the stream's queue is kept but not run (true), or runs again (false). Close undoes stalls. */
+/* From now on the stream's queue is kept but not run (true; what has begun ends), or runs again (false). A stall
+   outlives the stream: the handle then still lets the queue run, or step. Close undoes stalls. */
 OC_API oc_status oc_host_stall(oc_backend *b, oc_stream s, bool stalled) OC_MUST_USE;
-/* Lets a stalled stream run n queued operations and waits until they ran (fewer if the queue ends). */
+/* Lets a stalled stream run n queued operations (launch, copy, memset, event_record and event_wait are one each)
+   and waits until they ran (fewer if the queue ends). Outcomes: OC_E_INVALID (not stalled). */
 OC_API oc_status oc_host_step(oc_backend *b, oc_stream s, uint32_t n) OC_MUST_USE;
 /* The nth next call (1: the next) of that table entry, and the count - 1 after it (count 0: all after), fail
-   with `as`. nth 0 takes the order back. Outcomes: OC_E_NOT_FOUND (no such entry). */
+   with `as`, doing nothing. OC_OK is a success that isn't one: handles, addresses and sizes are 0. nth 0 takes
+   the order back; a new order replaces the old. Outcomes: OC_E_NOT_FOUND (no such entry; last_error and close
+   can't be failed, delayed or counted). */
 OC_API oc_status oc_host_fail(oc_backend *b, const char *entry, uint64_t nth, uint64_t count, oc_status as) OC_MUST_USE;
 /* Each call of that entry takes ns longer (0: no longer). */
 OC_API oc_status oc_host_delay(oc_backend *b, const char *entry, uint64_t ns) OC_MUST_USE;
-/* Says whether the device counts the stream as capturing (what `capturing` then answers). While it does,
-   operations on it are recorded away, not run, and event calls on it fail. */
+/* Says whether the device counts the stream as capturing (what `capturing` then answers). While it does, launch,
+   copies and memset on it succeed and are dropped; event_record and event_wait on it, event_query and event_wait
+   of an event last recorded on it, synchronize of it and synchronize_all fail (OC_E_BACKEND). */
 OC_API oc_status oc_host_set_capturing(oc_backend *b, oc_stream s, bool capturing) OC_MUST_USE;
 
 /* ---- The model ------------------------------------------------------------------------------------ */
