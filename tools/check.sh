@@ -30,6 +30,7 @@ main() {
 
   "$oc_root/tools/deps.sh"
   build "$dir" "${args[@]}"
+  step "building the tests" "$dir/make-tests.log" make -C "$dir" -j "$(nproc)" check TESTS=
   # Old logs of tests that are gone would be counted.
   rm -f "$dir"/tests/*.log "$dir"/tests/*.trs
   say "testing"
