@@ -15,9 +15,13 @@ packages=(gcc g++ libc6-dev make autoconf automake libtool pkg-config
 jemalloc_flags=(--disable-initial-exec-tls --with-jemalloc-prefix=oc_je_ --with-private-namespace=oc_jei_
   --without-export --disable-cxx --disable-shared)
 
-# After a failure the work folder stays: its log is named to the reader.
+# After a failed step the work folder stays: its log was named to the reader.
 work=
-trap '[ $? -ne 0 ] || [ -z "$work" ] || rm -rf "$work"' EXIT
+clean_up() {
+  local rc=$?
+  if [ "$rc" -eq 0 ] || [ ! -e "$work/log" ]; then rm -rf "$work"; fi
+}
+trap clean_up EXIT
 
 main() {
   [ $# -eq 0 ] || die "takes no arguments; it is described at its head"
@@ -89,6 +93,9 @@ private_jemalloc() {
   case $(readlink "$link" 2>/dev/null) in
   *-"$recipe") [ ! -f "$link/lib/liboc_jemalloc.a" ] || return 0 ;;
   esac
+  if ! mkdir -p "$cache" 2>/dev/null || [ ! -w "$cache" ]; then
+    die "$cache can't be written, and the private jemalloc goes there; XDG_CACHE_HOME names another place"
+  fi
   fetch_jemalloc || {
     say "no private jemalloc: $why; host metadata will use the process's allocator (--with-jemalloc=host)"
     return 0
