@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Free blocks by size: 32 bins for each power of two, and two levels of bitmap over them.
+ *
+ * bins: heads of lists of FREE blocks; owned by a sub-allocator, used under the pool's lock.
+ *
+ * Below 64 units a bin holds one size; above, sizes within 1/32 of each other. Every block in a bin above
+ * bin_of(units) has room for units.
+ */
+#ifndef OCI_ALLOCATOR_BINS_H
+#define OCI_ALLOCATOR_BINS_H
+
+#include "allocator/block.h"
+
+#define BIN_SPLIT_BITS 5u
+#define BIN_SPLIT (1u << BIN_SPLIT_BITS)
+#define BIN_ROWS (32u - BIN_SPLIT_BITS + 1u)
+#define BIN_COUNT (BIN_ROWS * BIN_SPLIT)
+
+/* bit r of rows is set <=> map[r] != 0; bit c of map[r] is set <=> head[r * BIN_SPLIT + c] != 0 */
+struct bins {
+  uint32_t rows;
+  uint32_t map[BIN_ROWS];
+  uint32_t head[BIN_COUNT];
+};
+
+static inline uint32_t lowest_bit(uint32_t word) { return (uint32_t)__builtin_ctz(word); }
+static inline uint32_t highest_bit(uint32_t word) { return 31u - (uint32_t)__builtin_clz(word); }
+static inline uint32_t bits_from(uint32_t bit) { return bit < 32 ? ~0u << bit : 0; }
+
+static inline uint32_t bin_of(uint32_t units) {
+  if (units < BIN_SPLIT) return units;
+  uint32_t top = highest_bit(units);
+  return (top - BIN_SPLIT_BITS + 1) * BIN_SPLIT + ((units >> (top - BIN_SPLIT_BITS)) & (BIN_SPLIT - 1));
+}
+
+/* The first bin from `bin` on that has a block; BIN_COUNT if none has. */
+static inline uint32_t bins_from(const struct bins *b, uint32_t bin) {
+  uint32_t row = bin / BIN_SPLIT;
+  if (row >= BIN_ROWS) return BIN_COUNT;
+  uint32_t here = b->map[row] & bits_from(bin % BIN_SPLIT);
+  if (here) return row * BIN_SPLIT + lowest_bit(here);
+  uint32_t above = b->rows & bits_from(row + 1);
+  if (!above) return BIN_COUNT;
+  row = lowest_bit(above);
+  return row * BIN_SPLIT + lowest_bit(b->map[row]);
+}
+
+/* Last in, first out: the block freed last is the likeliest to be in the device's caches, and nothing has to be
+   searched for. */
+static inline void bins_insert(struct bins *bins, struct slab *s, uint32_t index) {
+  struct block *b = slab_at(s, index);
+  uint32_t bin = bin_of(b->units), head = bins->head[bin];
+  b->list_prev = 0;
+  b->list_next = head;
+  bins->head[bin] = index;
+  if (head) {
+    slab_at(s, head)->list_prev = index;
+  } else {
+    bins->map[bin / BIN_SPLIT] |= 1u << (bin % BIN_SPLIT);
+    bins->rows |= 1u << (bin / BIN_SPLIT);
+  }
+}
+
+static inline void bins_emptied(struct bins *bins, uint32_t bin) {
+  bins->map[bin / BIN_SPLIT] &= ~(1u << (bin % BIN_SPLIT));
+  if (!bins->map[bin / BIN_SPLIT]) bins->rows &= ~(1u << (bin / BIN_SPLIT));
+}
+
+static inline void bins_remove(struct bins *bins, struct slab *s, uint32_t index) {
+  struct block *b = slab_at(s, index);
+  if (b->list_next) slab_at(s, b->list_next)->list_prev = b->list_prev;
+  if (b->list_prev) {
+    slab_at(s, b->list_prev)->list_next = b->list_next;
+    return;
+  }
+  uint32_t bin = bin_of(b->units);
+  bins->head[bin] = b->list_next;
+  if (!b->list_next) bins_emptied(bins, bin);
+}
+
+/* Units of the largest free block; 0 if there is none. Walks one bin. */
+uint32_t oci_bins_largest(const struct bins *bins, const struct slab *s);
+/* Every invariant of bins; *blocks and *units get the sums. Words in *why on false. */
+bool oci_bins_check(const struct bins *bins, const struct slab *s, uint64_t *blocks, uint64_t *units,
+                    const char **why);
+
+#endif

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Inside of the pool: what pool.c, grow.c, waiting.c, poolcheck.c and poolreport.c share.
+ *
+ * pool:      see pool.h. Two locks, growing before lock:
+ *              lock:    all records; never held across a device call, never while waiting.
+ *              growing: held across device allocations and the device frees that make room for them, so that
+ *                       threads that run out together cause one sequence. A carve never takes it.
+ * pending:   a block that waits for its event; owned by the pool's queues, or by the thread that collects.
+ * waiting:   a list of HELD or RETIRED blocks.
+ */
+#ifndef OCI_ALLOCATOR_POOL_INTERNAL_H
+#define OCI_ALLOCATOR_POOL_INTERNAL_H
+
+#include <pthread.h>
+
+#include "allocator/ledger.h"
+#include "allocator/pool.h"
+#include "allocator/ranges.h"
+#include "allocator/suballoc.h"
+
+#define POOL_E_UNSUPPORTED (-11)
+#define POOL_E_BACKEND (-40)
+
+/* One stream's blocks are a queue, first in, first out; its head carries the queue. */
+struct pending {
+  struct pending *next;          /* on the same stream */
+  struct pending *next_queue;    /* of a head: another stream's head */
+  struct pending *tail;          /* of a head */
+  void *stream, *event;
+  uint32_t block;
+};
+
+struct waiting {
+  uint32_t head, tail, count;
+};
+
+#define POOL_WORDS 400u          /* of a driver's error that are kept */
+
+struct pool {
+  pthread_mutex_t lock;
+  struct suballoc sub;
+  struct ledger ledger;
+  struct ranges external;
+  struct pending *queues;        /* heads */
+  struct waiting held, retired;
+  uint32_t taken;                /* HELD and RETIRED blocks in batches */
+  uint32_t collecting;           /* threads that have taken queues out */
+  pthread_cond_t collected;      /* collecting fell to 0 */
+  bool stopped, released;
+  /* live_bytes + retired_bytes + free == arena bytes; those of PENDING, HELD, RETIRED and LOST are retired */
+  uint64_t live_blocks, live_bytes, peak_live_bytes, retired_bytes;
+  uint64_t managed_arenas, managed_bytes;
+  uint64_t driver_allocs, driver_alloc_failures, driver_frees;
+  uint32_t lost_tag;
+
+  /* atomic */
+  uint32_t pending_count;        /* blocks PENDING; read without the lock to see that there is nothing to do */
+  bool latched;
+
+  pthread_mutex_t growing;
+  uint64_t arena_min, arena_max; /* under growing */
+  uint64_t base_align;           /* under growing: every base so far was a multiple of it */
+  char device_words[POOL_WORDS]; /* under growing: the driver's, when device memory ran out */
+
+  struct meta meta;
+  struct pool_device dev;
+  bool no_managed;
+};
+
+/* A request on its way: checked, and with its tag. */
+struct order {
+  uint32_t units;
+  uint64_t align;
+  uint64_t bytes;
+  uint32_t tag;
+  enum block_class class;
+};
+
+/* pool.c */
+int oci_pool_carve(struct pool *p, const struct order *o, uint64_t *out);      /* under lock */
+void oci_pool_wait(struct pool *p, uint32_t index, enum block_state state);    /* under lock: LIVE -> waiting */
+void oci_pool_unuse(struct pool *p, uint32_t index);                           /* under lock: waiting -> FREE */
+void oci_pool_stats_locked(struct pool *p, struct pool_stats *out);            /* under lock */
+
+/* grow.c */
+/* o NULL: an arena of `bytes`, nothing carved. */
+int oci_pool_grow(struct pool *p, const struct order *o, uint64_t *out);
+void oci_pool_set_limits(struct pool *p, size_t arena_min, size_t arena_max);
+
+/* waiting.c */
+int oci_pool_free_pending(struct pool *p, uint64_t ptr, unsigned classes, void *stream, bool tracked_too);
+void oci_pool_wait_list(struct pool *p, uint32_t index);   /* under lock: a HELD or RETIRED block, to its list */
+/* As oci_pool_collect, and waits for threads that are collecting. */
+void oci_pool_collect_all(struct pool *p);
+void oci_pool_drop_pending(struct pool *p, struct pending *queues);
+
+static inline struct block *pool_block(const struct pool *p, uint32_t index) { return slab_at(&p->sub.slab, index); }
+
+static inline void pool_lock(struct pool *p) { pthread_mutex_lock(&p->lock); }
+static inline void pool_unlock(struct pool *p) { pthread_mutex_unlock(&p->lock); }
+
+/* What a free found, to be worded without the lock. */
+struct verdict {
+  int status;
+  uint32_t index;                /* POOL_OK: the block */
+  uint64_t start, bytes;
+  uint8_t state, class;
+};
+/* Under lock: is it a live block's start that these classes may free? */
+struct verdict oci_pool_judge(struct pool *p, uint64_t ptr, unsigned classes, bool tracked_too);
+int oci_pool_word(const struct verdict *v, uint64_t ptr);
+
+#endif
