@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * backend: a copy of the engine's, or our own, table of driver functions, with its self. Made by oc_backend_create,
+ *          owned by who opened it; models count on it. Everything in it is set at create, but for the counts.
+ *
+ * The oci_dev_ calls are the only way from liboc/ to a driver: they stand for missing entries and word failures
+ * ("alloc(1048576 bytes) on cuda: out of memory"). None takes a lock.
+ */
+#ifndef OCI_LIBOC_BACKEND_H
+#define OCI_LIBOC_BACKEND_H
+
+#include "liboc/oc.h"
+#include "rcu/list.h"
+
+struct oc_backend {
+  oc_backend_ops ops;
+  void *self;
+  char *name;
+  oc_stream per_thread_stream;   /* a handle that names many streams: refused by _on calls; NULL: none */
+  void *cuda_context;
+  struct link in_process;        /* process.c: under its lock */
+  struct link models;
+  bool closing;
+  bool forked;                   /* atomic: we are in a child of the process that opened it */
+  uint32_t captures;             /* atomic: captures entered on models of this backend */
+};
+
+/* OC_E_INVALID for NULL, OC_E_FORKED in a child; each names `call`. */
+oc_status oci_backend_usable(const oc_backend *b, const char *call);
+
+bool oci_dev_has_events(const oc_backend *b);
+oc_status oci_dev_alloc(const oc_backend *b, size_t bytes, bool managed, oc_devptr *out);
+oc_status oci_dev_free(const oc_backend *b, oc_devptr ptr);
+/* synchronize, else synchronize_all, else nothing to wait for */
+oc_status oci_dev_sync(const oc_backend *b, oc_stream s);
+oc_status oci_dev_sync_all(const oc_backend *b);
+/* False where the backend cannot say. A failed query counts as capturing: better to refuse than to break it. */
+bool oci_dev_capturing(const oc_backend *b, oc_stream s);
+oc_status oci_dev_event_create(const oc_backend *b, oc_event *out);
+oc_status oci_dev_event_record(const oc_backend *b, oc_event e, oc_stream s);
+oc_status oci_dev_event_query(const oc_backend *b, oc_event e);
+oc_status oci_dev_event_wait(const oc_backend *b, oc_stream s, oc_event e);
+oc_status oci_dev_event_destroy(const oc_backend *b, oc_event e);
+oc_status oci_dev_module_load(const oc_backend *b, const char *name, const void *image, size_t bytes, oc_module *out);
+oc_status oci_dev_module_unload(const oc_backend *b, oc_module m);
+/* module NULL: asks the `kernel` entry for (name, func) */
+oc_status oci_dev_kernel(const oc_backend *b, oc_module module, const char *name, const char *func, oc_kernel *out);
+
+#endif

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: MIT */
+/* Entries and the spans they lie in: who owns a derived value (G13). All with the derived lock held. */
+#include "config.h"
+
+#include "liboc/model.h"
+#include "liboc/process.h"
+#include "rcu/mem.h"
+
+/* ---- spans ---- */
+
+static uint64_t span_hash(uint64_t start) {
+  return oci_mix(start, 0x9E3779B97F4A7C15u);
+}
+
+static struct span *span_find(const struct oc_derived *d, uint64_t start) {
+  for (struct table_node *n = oci_table_find(&d->spans, span_hash(start)); n; n = oci_table_next(n)) {
+    struct span *s = CONTAINER(n, struct span, node);
+    if (s->start == start) return s;
+  }
+  return NULL;
+}
+
+struct span *oci_span_at(struct oc_derived *d, uint64_t addr) {
+  struct block_info info;
+  if (oci_pool_find(oci_model_of_derived(d)->pool.core, addr, &info) != POOL_OK) return span_find(d, addr);
+  return span_find(d, info.start);
+}
+
+static bool in_pool(const struct span *s) {
+  return s->type != SPAN_FOREIGN;
+}
+
+/* NULL: no host memory, or the block went away meanwhile. */
+static struct span *span_make(struct oc_derived *d, enum span_type type, uint64_t start, uint64_t bytes) {
+  struct span *s = oci_table_reserve(&d->spans) ? oci_alloc(d->heap, sizeof *s) : NULL;
+  if (!s) return NULL;
+  s->start = start;
+  s->bytes = bytes;
+  s->type = type;
+  link_init(&s->keys);
+  link_init(&s->values);
+  if (in_pool(s) && oci_pool_track(oci_model_of_derived(d)->pool.core, start, true) != POOL_OK) {
+    oci_free(d->heap, s, sizeof *s);
+    return NULL;
+  }
+  oci_table_add(&d->spans, &s->node, span_hash(start));
+  return s;
+}
+
+static struct span *span_of(struct oc_derived *d, enum span_type type, uint64_t start, uint64_t bytes) {
+  struct span *s = span_find(d, start);
+  return s ? s : span_make(d, type, start, bytes);
+}
+
+void oci_span_drop(struct oc_derived *d, struct span *s) {
+  oci_table_remove(&d->spans, &s->node);
+  if (in_pool(s)) (void)oci_pool_track(oci_model_of_derived(d)->pool.core, s->start, false);
+  oci_free(d->heap, s, sizeof *s);
+}
+
+static void drop_if_unused(struct oc_derived *d, struct span *s) {
+  if (s && !s->dying && link_empty(&s->keys) && link_empty(&s->values)) oci_span_drop(d, s);
+}
+
+/* ---- whose is a value? ---- */
+
+enum ownership { NOBODY, BORROWED, OWNED };
+
+struct claim {                /* what becomes of one half of a value */
+  enum ownership ownership;
+  enum span_type type;
+  uint64_t start, bytes;
+  bool reclass;               /* the block is still the caller's, or the build's */
+  enum block_class was;
+};
+
+static bool has_block(const struct oc_build *b, uint64_t start) {
+  for (size_t i = 0; b && i < b->block_count; i++)
+    if (b->blocks[i] == start) return true;
+  return false;
+}
+
+static oc_status refuse(const char *call, uint64_t value, const char *why) {
+  return oci_error(OC_E_NOT_OWNED, "%s: value 0x%llx is in %s", call, (unsigned long long)value, why);
+}
+
+static oc_status claim_block(uint64_t value, const struct block_info *info, const struct oc_build *build,
+                             struct claim *c, const char *call) {
+  if (!info->live) return refuse(call, value, "a block that was freed or retired");
+  c->was = info->class;
+  c->ownership = OWNED;
+  switch (info->class) {
+    case BLOCK_OWNED: c->ownership = BORROWED; return OC_OK;
+    case BLOCK_DERIVED: return OC_OK;
+    case BLOCK_USER: c->reclass = true; return OC_OK;
+    case BLOCK_BUILD:
+      c->reclass = true;
+      return has_block(build, info->start) ? OC_OK : refuse(call, value, "a block of another build");
+    case BLOCK_SCRATCH: break;
+  }
+  return refuse(call, value, "a scratch buffer");
+}
+
+static oc_status claim_value(struct oc_derived *d, uint64_t key, uint64_t value, const struct oc_build *build,
+                             struct claim *c, const char *call) {
+  struct oc_model *m = oci_model_of_derived(d);
+  struct block_info info, key_info;
+  *c = (struct claim){.ownership = NOBODY};
+  if (value == 0 || value == key) return OC_OK;
+  if (oci_pool_find(m->pool.core, value, &info) != POOL_OK) {
+    if (oci_process_other_pool(m, value)) return refuse(call, value, "another model's pool");
+    *c = (struct claim){.ownership = OWNED, .type = SPAN_FOREIGN, .start = value, .bytes = 1};
+    return OC_OK;
+  }
+  c->start = info.start;
+  c->bytes = info.bytes;
+  c->type = info.external ? SPAN_EXTERNAL : SPAN_BLOCK;
+  if (info.external) {
+    c->ownership = BORROWED;
+    return OC_OK;
+  }
+  /* in the block of its own key: that block's freeing forgets the entry by its key */
+  if (oci_pool_find(m->pool.core, key, &key_info) == POOL_OK && key_info.start == info.start) return OC_OK;
+  return claim_block(value, &info, build, c, call);
+}
+
+/* ---- making ---- */
+
+static struct entry *take_entry(struct oc_derived *d) {
+  if (link_empty(&d->idle_entries)) return oci_alloc(d->heap, sizeof(struct entry));
+  struct entry *e = CONTAINER(d->idle_entries.next, struct entry, link);
+  link_remove(&e->link);
+  return e;
+}
+
+static void put_entry(struct oc_derived *d, struct entry *e) {
+  link_add_tail(&d->idle_entries, &e->link);
+}
+
+static oc_status take_claim(struct oc_derived *d, struct entry *e, int i, const struct claim *c, const char *call) {
+  struct pool *pool = oci_model_of_derived(d)->pool.core;
+  struct entry_value *half = &e->half[i];
+  *half = (struct entry_value){.entry = e};
+  if (c->ownership == NOBODY) return OC_OK;
+  struct span *s = span_find(d, c->start);
+  if (s && s->dying) return refuse(call, e->value[i], "a block that is being released");
+  if (c->reclass && oci_pool_reclass(pool, c->start, BLOCK_DERIVED, oci_kind_owner(e->kind)) != POOL_OK)
+    return oci_error_add(OC_E_NOT_OWNED, "%s: value 0x%llx", call, (unsigned long long)e->value[i]);
+  if (!s) s = span_make(d, c->type, c->start, c->bytes);
+  if (!s) {
+    if (c->reclass) (void)oci_pool_reclass(pool, c->start, c->was, NULL);
+    return oci_error(OC_E_HOST_NOMEM, "%s: out of host memory", call);
+  }
+  half->span = s;
+  half->owned = c->ownership == OWNED;
+  return OC_OK;
+}
+
+static void give_claim_up(struct oc_derived *d, struct entry *e, int i, const struct claim *c) {
+  struct span *s = e->half[i].span;
+  if (!s) return;
+  if (c->reclass) (void)oci_pool_reclass(oci_model_of_derived(d)->pool.core, c->start, c->was, NULL);
+  drop_if_unused(d, s);
+}
+
+static oc_status take_claims(struct oc_derived *d, struct entry *e, struct claim c[2], const char *call) {
+  oc_status st = take_claim(d, e, 0, &c[0], call);
+  if (st) return st;
+  if (c[1].ownership != NOBODY && c[0].ownership != NOBODY && c[1].start == c[0].start) c[1].ownership = NOBODY;
+  st = take_claim(d, e, 1, &c[1], call);
+  if (st) give_claim_up(d, e, 0, &c[0]);
+  return st;
+}
+
+/* The block or external range the key is in: freeing it forgets the entry. A key that is in none is fine. */
+static struct span *key_span(struct oc_derived *d, uint64_t key) {
+  struct block_info info;
+  if (oci_pool_find(oci_model_of_derived(d)->pool.core, key, &info) != POOL_OK) return NULL;
+  if (!info.external && !info.live) return NULL;
+  struct span *s = span_of(d, info.external ? SPAN_EXTERNAL : SPAN_BLOCK, info.start, info.bytes);
+  return s && s->dying ? NULL : s;
+}
+
+oc_status oci_entry_make(struct oc_derived *d, oc_kind kind, uint64_t key, const uint64_t value[2],
+                         const struct oc_build *build, const char *call, struct entry **out) {
+  struct claim claims[2];
+  bool pair = oci_kind_arity[kind] == OC_PAIR;
+  const uint64_t v[2] = {value[0], pair ? value[1] : 0};
+  for (int i = 0; i < 2; i++) {
+    oc_status st = claim_value(d, key, v[i], build, &claims[i], call);
+    if (st) return st;
+  }
+  struct entry *e = oci_map_reserve(&d->maps[kind]) ? take_entry(d) : NULL;
+  if (!e) return oci_error(OC_E_HOST_NOMEM, "%s: out of host memory", call);
+  e->kind = kind;
+  e->key = key;
+  e->value[0] = v[0];
+  e->value[1] = v[1];
+  e->batch = NULL;
+  __atomic_store_n(&e->captured, 0, __ATOMIC_RELAXED);
+  oc_status st = take_claims(d, e, claims, call);
+  if (st) {
+    put_entry(d, e);
+    return st;
+  }
+  e->key_span = key_span(d, key);
+  *out = e;
+  return OC_OK;
+}
+
+/* ---- publishing ---- */
+
+static void join_spans(struct entry *e) {
+  if (e->key_span) link_add_tail(&e->key_span->keys, &e->by_key);
+  for (int i = 0; i < 2; i++) {
+    struct entry_value *half = &e->half[i];
+    if (!half->span) continue;
+    link_add_tail(&half->span->values, &half->link);
+    if (half->owned) half->span->owners++;
+  }
+}
+
+void oci_entry_publish(struct oc_derived *d, struct entry *e) {
+  join_spans(e);
+  if (e->kind >= d->kinds) d->kinds = e->kind + 1;
+  oci_map_put(&d->maps[e->kind], e->key, e->value[0], e->value[1], (uint64_t)(uintptr_t)e | (e->batch ? MAP_FLAG : 0));
+  __atomic_store_n(&d->len, d->len + 1, __ATOMIC_RELAXED);
+}
+
+static void leave_value(struct oc_derived *d, struct entry_value *half) {
+  struct span *s = half->span;
+  if (!s) return;
+  link_remove(&half->link);
+  if (!half->owned) {
+    half->span = NULL;
+    drop_if_unused(d, s);
+    return;
+  }
+  s->leaving++;
+  if (--s->owners == 0) s->dying = true;
+}
+
+void oci_entry_unpublish(struct oc_derived *d, struct entry *e) {
+  oci_map_drop(&d->maps[e->kind], e->key);
+  __atomic_store_n(&d->len, d->len - 1, __ATOMIC_RELAXED);
+  if (e->batch) oci_batch_leave(e);
+  link_remove(&e->by_key);
+  drop_if_unused(d, e->key_span);
+  e->key_span = NULL;
+  for (int i = 0; i < 2; i++) leave_value(d, &e->half[i]);
+}
+
+/* Only now is the mark final: a reader inside a guard may have set it after the entry was unpublished. */
+static void settle_value(struct entry *e, struct entry_value *half, struct link *gone) {
+  struct span *s = half->span;
+  if (!s) return;
+  uint32_t captured = __atomic_load_n(&e->captured, __ATOMIC_RELAXED);
+  if (captured > s->captured) s->captured = captured;
+  half->span = NULL;
+  if (--s->leaving == 0 && s->owners == 0) link_add_tail(gone, &s->link);
+}
+
+void oci_entry_settle(struct oc_derived *d, struct entry *e, struct link *gone) {
+  for (int i = 0; i < 2; i++) settle_value(e, &e->half[i], gone);
+  link_move_tail(&d->idle_entries, &e->link);
+}
+
+struct entry *oci_entry_find(struct oc_derived *d, oc_kind kind, uint64_t key) {
+  struct map_hit hit;
+  return oci_map_get(&d->maps[kind], key, &hit) ? oci_map_entry(hit.entry) : NULL;
+}

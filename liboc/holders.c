@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: MIT */
+/* Who holds on to a model (holds, by name) and what it was given to release (an engine's resources). */
+#include "config.h"
+
+#include <string.h>
+
+#include "liboc/model.h"
+#include "rcu/mem.h"
+
+/* ---- holds: under the tasks lock, because teardown waits for them ---- */
+
+static struct hold *find_hold(struct oc_model *m, const char *who) {
+  LINK_EACH(l, &m->tasks.holds) {
+    struct hold *h = CONTAINER(l, struct hold, link);
+    if (strcmp(h->who, who) == 0) return h;
+  }
+  return NULL;
+}
+
+static void hold_free(struct oc_model *m, struct hold *h) {
+  if (!h) return;
+  oci_strfree(m->heap, h->who);
+  oci_free(m->heap, h, sizeof *h);
+}
+
+static struct hold *hold_new(struct oc_model *m, const char *who) {
+  struct hold *h = oci_alloc(m->heap, sizeof *h);
+  if (!h) return NULL;
+  h->who = oci_strdup(m->heap, who);
+  if (h->who) return h;
+  hold_free(m, h);
+  return NULL;
+}
+
+/* True if the fresh record was used. */
+static bool count_hold(struct oc_model *m, struct hold *fresh) {
+  struct hold *h = find_hold(m, fresh->who);
+  bool used = !h;
+  if (used) {
+    h = fresh;
+    link_add_tail(&m->tasks.holds, &h->link);
+  }
+  h->count++;
+  return used;
+}
+
+oc_status oc_model_retain(oc_model *m, const char *who) {
+  if (!m) return oci_error(OC_E_INVALID, "oc_model_retain: the model is NULL");
+  if (!who || !*who) return oci_error(OC_E_INVALID, "oc_model_retain: a holder must have a name");
+  struct task call;
+  oc_status st = oci_call_begin(m, &call, "oc_model_retain");
+  if (st) return st;
+  struct hold *fresh = hold_new(m, who);
+  if (fresh) {
+    oci_tasks_lock();
+    bool used = count_hold(m, fresh);
+    oci_tasks_unlock();
+    if (!used) hold_free(m, fresh);
+  } else {
+    st = oci_error(OC_E_HOST_NOMEM, "oc_model_retain(%s): out of host memory", who);
+  }
+  oci_call_end(&call);
+  return st;
+}
+
+/* All of it under the tasks lock: the last hold may be all that keeps another thread from destroying the model. */
+static void let_go(struct oc_model *m, struct hold *h) {
+  link_remove(&h->link);
+  hold_free(m, h);
+  if (m->tasks.waiters) pthread_cond_broadcast(&m->tasks.changed);
+}
+
+oc_status oc_model_release_hold(oc_model *m, const char *who) {
+  if (!m || !who) return oci_error(OC_E_INVALID, "oc_model_release_hold: a NULL argument");
+  oc_status st = oci_model_forked(m, "oc_model_release_hold");
+  if (st) return st;
+  oci_tasks_lock();
+  struct hold *h = find_hold(m, who);
+  if (!h) st = oci_error(OC_E_NOT_FOUND, "oc_model_release_hold: model %s has no holder %s", m->name, who);
+  else if (--h->count == 0) let_go(m, h);
+  oci_tasks_unlock();
+  return st;
+}
+
+void oci_holds_free(struct oc_model *m) {
+  LINK_EACH(l, &m->tasks.holds) hold_free(m, CONTAINER(l, struct hold, link));
+}
+
+/* ---- resources ---- */
+
+static struct resource *find_resource(struct oc_model *m, const void *self) {
+  LINK_EACH(l, &m->resources) {
+    struct resource *r = CONTAINER(l, struct resource, link);
+    if (r->self == self) return r;
+  }
+  return NULL;
+}
+
+void oci_resource_free(struct oc_model *m, struct resource *r) {
+  oci_strfree(m->heap, r->label);
+  oci_free(m->heap, r, sizeof *r);
+}
+
+static struct resource *resource_new(struct oc_model *m, const oc_resource_ops *ops, void *self) {
+  struct resource *r = oci_alloc(m->heap, sizeof *r);
+  if (!r) return NULL;
+  r->ops = *ops;
+  r->self = self;
+  r->label = oci_strdup(m->heap, ops->label ? ops->label : "resource");
+  if (r->label) return r;
+  oci_free(m->heap, r, sizeof *r);
+  return NULL;
+}
+
+static oc_status push(struct oc_model *m, const oc_resource_ops *ops, void *self) {
+  struct resource *r = resource_new(m, ops, self);
+  if (!r) return oci_error(OC_E_HOST_NOMEM, "oc_model_push: out of host memory");
+  pthread_mutex_lock(&m->lock);
+  bool there = find_resource(m, self) != NULL;
+  if (!there) link_add_head(&m->resources, &r->link);
+  pthread_mutex_unlock(&m->lock);
+  if (!there) return OC_OK;
+  oci_resource_free(m, r);
+  return oci_error(OC_EXISTS, "oc_model_push: resource %p is already on the list of model %s", self, m->name);
+}
+
+oc_status oc_model_push(oc_model *m, const oc_resource_ops *ops, void *self) {
+  if (!m || !ops) return oci_error(OC_E_INVALID, "oc_model_push: a NULL argument");
+  if (ops->struct_size < sizeof *ops || !ops->release)
+    return oci_error(OC_E_INVALID, "oc_model_push: struct_size is %u, release is %s", ops->struct_size,
+                     ops->release ? "set" : "NULL");
+  struct task call;
+  oc_status st = oci_call_begin(m, &call, "oc_model_push");
+  if (st) return st;
+  st = push(m, ops, self);
+  oci_call_end(&call);
+  return st;
+}
+
+oc_status oc_model_pop(oc_model *m, void *self) {
+  if (!m) return oci_error(OC_E_INVALID, "oc_model_pop: the model is NULL");
+  struct task call;
+  oc_status st = oci_call_begin_give(m, &call, "oc_model_pop");
+  if (st) return st;
+  pthread_mutex_lock(&m->lock);
+  struct resource *r = find_resource(m, self);
+  if (r) link_remove(&r->link);
+  pthread_mutex_unlock(&m->lock);
+  if (r) oci_resource_free(m, r);
+  else st = oci_error(OC_E_NOT_FOUND, "oc_model_pop: model %s has no resource %p", m->name, self);
+  oci_call_end(&call);
+  return st;
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The op cache: kernel handles, scratch, gates.
+ *
+ * opcache: part of its model. Readers take no lock; writers its lock; a driver call runs without it, under the
+ *          record's turn (only one thread resolves a kernel, or grows a buffer, at a time).
+ * kernel:  the record of one (module, func): lives as long as the model; its handle is set once.
+ * tag:     the record of one tag: its scratch and its gates; lives as long as the model.
+ * scratch: one buffer. Unpublished ones wait in `limbo` until a grace period, then are used again: readers without
+ *          a guard may still look at them, so their memory is never given back before the model is.
+ * shape:   one (m, n, k) that a gate has seen.
+ */
+#ifndef OCI_LIBOC_OPCACHE_H
+#define OCI_LIBOC_OPCACHE_H
+
+#include <pthread.h>
+
+#include "liboc/oc.h"
+#include "rcu/dense.h"
+#include "rcu/list.h"
+#include "rcu/map.h"
+#include "rcu/names.h"
+
+struct oc_opcache {
+  struct dense kernels;       /* by key id - 1: the handle, once it is resolved (and its init has run) */
+  struct dense tags;          /* by key id - 1: struct tag */
+  struct map kernel_names;    /* names: struct kernel */
+  struct map tag_names;       /* names: struct tag */
+  size_t kernel_count, scratch_count;   /* atomic to read */
+
+  pthread_mutex_t lock;       /* writers of all of it */
+  pthread_cond_t turn;        /* a kernel's or tag's turn was given back */
+  struct link scratches;      /* published */
+  struct link outgrown;       /* retired by growth: a graph or queued work may use them */
+  struct link limbo, idle;    /* records without a block: before and after a grace period */
+  size_t limbo_count;
+};
+
+struct kernel {
+  struct name name;
+  oc_kernel handle;           /* atomic; NULL: not resolved */
+  uint64_t turn;              /* thread that resolves it now; 0: none */
+  oc_status (*init)(oc_backend *b, oc_kernel k, void *arg);   /* the one that has run */
+};
+
+struct scratch {
+  struct link link;
+  uint64_t ptr;               /* atomic */
+  uint64_t bytes;             /* atomic */
+  uint32_t captured;          /* atomic: the graph epoch in which a capture was handed it; 0: never */
+  bool on_stream;
+  oc_stream stream;
+  struct tag *tag;
+};
+
+struct shape {
+  struct shape *same_hash;
+  uint32_t m, n, k;
+};
+
+struct tag {
+  struct name name;
+  struct scratch *plain;      /* atomic; NULL: none */
+  struct map on_stream;       /* by stream key: v0 pointer, v1 bytes, entry struct scratch */
+  struct map shapes;          /* by hash of (m, n, k): entry struct shape */
+  uint64_t turn;              /* thread that grows a buffer of this tag now */
+  uint32_t fired;             /* atomic: `once` was answered true */
+  uint32_t reached __attribute__((aligned(64)));   /* atomic: of first_n; written before 2^20, so on its own line */
+};
+
+void oci_opcache_init(struct oc_opcache *c, struct heap *h);
+void oci_opcache_free(struct oc_opcache *c);
+/* The record of a tag, or behind a key, made where it is not there. NULL: refused, or no host memory. */
+struct tag *oci_tag_get(struct oc_opcache *c, const struct lookup *k);
+struct tag *oci_tag_of_key(struct oc_opcache *c, oc_tag_key *key);
+
+/* Scratch of a stream that is forgotten goes back once its work is done. */
+void oci_scratch_forget_stream(struct oc_opcache *c, oc_stream s);
+/* Around a grace period: what was cut off before it may be used again after it. outgrown_freed: the caller gave
+   the outgrown blocks back (else they stay retired). */
+struct scratch_cut {
+  struct link limbo, outgrown;
+};
+void oci_scratch_cut(struct oc_opcache *c, struct scratch_cut *cut);
+void oci_scratch_cut_end(struct oc_opcache *c, struct scratch_cut *cut, bool outgrown_freed);
+/* Live buffers and their bytes. */
+void oci_scratch_figures(struct oc_opcache *c, size_t *count, uint64_t *bytes);
+/* Teardown's part: forgets all; the blocks go with the arenas. */
+void oci_scratch_sweep(struct oc_opcache *c, size_t *count, uint64_t *bytes);
+
+/* Interned keys (keys.c), process-wide: 0 and no id without host memory. */
+#define KEY_BY_TEXT UINT32_MAX   /* past the last id: such a key takes the string path */
+uint32_t oci_kernel_key_id(oc_kernel_key *key);
+uint32_t oci_tag_key_id(oc_tag_key *key);
+
+#endif

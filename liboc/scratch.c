@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: MIT */
+/* Scratch: device buffers by tag, or by tag and stream; grow-only (G7, G8). */
+#include "config.h"
+
+#include <stdio.h>
+
+#include "liboc/model.h"
+#include "liboc/opcache.h"
+#include "liboc/turn.h"
+#include "rcu/guard.h"
+#include "rcu/mem.h"
+
+#define LIMBO_MAX 256u
+
+struct want {
+  const char *call;
+  bool on_stream;
+  oc_stream stream;
+  size_t bytes;
+  const oc_site *site;
+};
+
+/* ---- the hit ---- */
+
+static void mark_captured(struct oc_opcache *c, struct scratch *s) {
+  uint32_t epoch = __atomic_load_n(&oci_model_of_opcache(c)->graph_epoch, __ATOMIC_RELAXED);
+  __atomic_store_n(&s->captured, epoch, __ATOMIC_RELAXED);
+}
+
+static inline bool plain_hit(struct oc_opcache *c, const struct tag *t, size_t bytes, oc_devptr *out) {
+  struct scratch *s = __atomic_load_n(&t->plain, __ATOMIC_ACQUIRE);
+  if (!s || __atomic_load_n(&s->bytes, __ATOMIC_RELAXED) < bytes) return false;
+  if (oci_in_capture()) mark_captured(c, s);
+  *out = __atomic_load_n(&s->ptr, __ATOMIC_RELAXED);
+  return true;
+}
+
+static inline bool stream_hit(struct oc_opcache *c, const struct tag *t, oc_stream s, size_t bytes, oc_devptr *out) {
+  struct map_hit hit;
+  if (!oci_map_get(&t->on_stream, oci_stream_key(s), &hit) || hit.v1 < bytes) return false;
+  if (oci_in_capture()) mark_captured(c, oci_map_entry(hit.entry));
+  *out = hit.v0;
+  return true;
+}
+
+static inline bool scratch_hit(struct oc_opcache *c, const struct tag *t, const struct want *w, oc_devptr *out) {
+  return w->on_stream ? stream_hit(c, t, w->stream, w->bytes, out) : plain_hit(c, t, w->bytes, out);
+}
+
+/* ---- the miss ---- */
+
+static struct scratch *published(const struct tag *t, const struct want *w) {
+  struct map_hit hit;
+  if (!w->on_stream) return t->plain;
+  return oci_map_get(&t->on_stream, oci_stream_key(w->stream), &hit) ? oci_map_entry(hit.entry) : NULL;
+}
+
+/* A record, and room in the tag's map: so that publishing cannot fail. */
+static struct scratch *prepare(struct oc_opcache *c, struct tag *t, const struct want *w) {
+  if (w->on_stream && !oci_map_reserve(&t->on_stream)) return NULL;
+  if (link_empty(&c->idle)) return oci_alloc(c->tag_names.heap, sizeof(struct scratch));
+  struct scratch *s = CONTAINER(c->idle.next, struct scratch, link);
+  link_remove(&s->link);
+  return s;
+}
+
+static void retire_old(struct oc_opcache *c, struct scratch *old) {
+  (void)oci_pool_free(oci_model_of_opcache(c)->pool.core, old->ptr, BLOCK_BIT(BLOCK_SCRATCH), RELEASE_RETIRE, NULL, true);
+  link_move_tail(&c->outgrown, &old->link);
+  __atomic_store_n(&c->scratch_count, c->scratch_count - 1, __ATOMIC_RELAXED);
+}
+
+static void publish(struct oc_opcache *c, struct tag *t, const struct want *w, struct scratch *s, uint64_t ptr, size_t bytes) {
+  struct scratch *old = published(t, w);
+  if (old && w->on_stream) oci_map_drop(&t->on_stream, oci_stream_key(w->stream));
+  /* atomics: a reader without a guard may still look at what this record was before */
+  __atomic_store_n(&s->ptr, ptr, __ATOMIC_RELAXED);
+  __atomic_store_n(&s->bytes, bytes, __ATOMIC_RELAXED);
+  __atomic_store_n(&s->captured, 0, __ATOMIC_RELAXED);
+  s->tag = t;
+  s->on_stream = w->on_stream;
+  s->stream = w->stream;
+  link_add_tail(&c->scratches, &s->link);
+  if (w->on_stream) oci_map_put(&t->on_stream, oci_stream_key(w->stream), ptr, bytes, (uint64_t)(uintptr_t)s);
+  else __atomic_store_n(&t->plain, s, __ATOMIC_RELEASE);
+  __atomic_store_n(&c->scratch_count, c->scratch_count + 1, __ATOMIC_RELAXED);
+  if (old) retire_old(c, old);
+}
+
+/* At least half as much again as before, so that all that was outgrown is at most twice what lives (G7). */
+static size_t grown(const struct scratch *old, size_t bytes) {
+  size_t least = old ? (size_t)old->bytes + (size_t)(old->bytes + 1) / 2 : 0;
+  return bytes > least ? bytes : least;
+}
+
+static oc_status grow_locked(struct oc_opcache *c, struct tag *t, const struct want *w, oc_devptr *out) {
+  struct oc_model *m = oci_model_of_opcache(c);
+  struct scratch *s = prepare(c, t, w);
+  if (!s) return oci_error(OC_E_HOST_NOMEM, "%s(%s): out of host memory", w->call, oci_name_a(&t->name));
+  size_t bytes = grown(published(t, w), w->bytes);
+  char owner[256];
+  snprintf(owner, sizeof owner, "scratch %s", oci_name_a(&t->name));
+  oci_turn_take(&t->turn);
+  pthread_mutex_unlock(&c->lock);
+  oc_devptr ptr = 0;
+  oc_status st = oci_model_alloc(m, bytes, 0, BLOCK_SCRATCH, owner, w->site, &ptr, w->call);
+  pthread_mutex_lock(&c->lock);
+  if (st) link_add_tail(&c->idle, &s->link);
+  else publish(c, t, w, s, ptr, bytes);
+  oci_turn_give(&t->turn, &c->turn);
+  *out = ptr;
+  return st;
+}
+
+static oc_status grow(struct oc_opcache *c, struct tag *t, const struct want *w, oc_devptr *out) {
+  oc_devptr ptr = 0;
+  oc_status st = OC_OK;
+  pthread_mutex_lock(&c->lock);
+  if (!oci_turn_wait(&t->turn, &c->turn, &c->lock))
+    st = oci_error(OC_E_REENTRANT, "%s(%s): the backend came back for the buffer it is making", w->call, oci_name_a(&t->name));
+  else if (!scratch_hit(c, t, w, &ptr))
+    st = grow_locked(c, t, w, &ptr);
+  pthread_mutex_unlock(&c->lock);
+  if (!st) *out = ptr;
+  return st;
+}
+
+static oc_status miss_in_call(struct oc_opcache *c, struct tag *t, const struct want *w, oc_devptr *out) {
+  struct oc_model *m = oci_model_of_opcache(c);
+  if (oci_in_capture())
+    return oci_error(OC_E_CAPTURING, "%s(%s): no buffer of %zu bytes yet, and a capture is entered", w->call,
+                     oci_name_a(&t->name), w->bytes);
+  oc_status st = w->on_stream ? oci_stream_check(m, w->stream, w->call) : OC_OK;
+  if (!st && w->on_stream) st = oci_stream_name(m, w->stream);
+  return st ? st : grow(c, t, w, out);
+}
+
+static __attribute__((noinline)) oc_status scratch_miss(struct oc_opcache *c, struct tag *t, const struct want *w, oc_devptr *out) {
+  if (!w->bytes) return oci_error(OC_E_INVALID, "%s(%s): 0 bytes", w->call, oci_name_a(&t->name));
+  struct task call;
+  oc_status st = oci_call_begin(oci_model_of_opcache(c), &call, w->call);
+  if (st) return st;
+  st = miss_in_call(c, t, w, out);
+  oci_call_end(&call);
+  return st;
+}
+
+/* ---- the four forms ---- */
+
+static inline oc_status scratch_of(struct oc_opcache *c, struct tag *t, const struct want *w, oc_devptr *out) {
+  if (__builtin_expect(w->bytes != 0 && oci_model_live(oci_model_of_opcache(c)) && scratch_hit(c, t, w, out), 1)) return OC_OK;
+  return scratch_miss(c, t, w, out);
+}
+
+/* No record: refused, or out of host memory. */
+static oc_status no_tag(oc_opcache *c, const struct want *w) {
+  struct oc_model *m = oci_model_of_opcache(c);
+  if (!oci_model_live(m)) return oci_model_refuses(m, w->call);
+  return oci_error(OC_E_HOST_NOMEM, "%s: out of host memory", w->call);
+}
+
+static oc_status scratch_by_text(oc_opcache *c, const char *tag, const struct want *w, oc_devptr *out) {
+  if (!c || !tag || !out) return oci_error(OC_E_INVALID, "%s: a NULL argument", w->call);
+  struct lookup k = oci_lookup(tag, NULL);
+  struct tag *t = oci_tag_get(c, &k);
+  return t ? scratch_of(c, t, w, out) : no_tag(c, w);
+}
+
+static inline oc_status scratch_by_key(oc_opcache *c, oc_tag_key *tag, const struct want *w, oc_devptr *out) {
+  if (__builtin_expect(!c || !tag || !tag->tag || !out, 0)) return oci_error(OC_E_INVALID, "%s: a NULL argument", w->call);
+  struct tag *t = oci_tag_of_key(c, tag);
+  return t ? scratch_of(c, t, w, out) : no_tag(c, w);
+}
+
+oc_status oc_opcache_scratch_at(oc_opcache *c, const char *tag, size_t bytes, const oc_site *site, oc_devptr *out) {
+  struct want w = {.call = "oc_opcache_scratch", .bytes = bytes, .site = site};
+  return scratch_by_text(c, tag, &w, out);
+}
+
+oc_status oc_opcache_scratch_on_at(oc_opcache *c, const char *tag, oc_stream s, size_t bytes, const oc_site *site,
+                                   oc_devptr *out) {
+  struct want w = {.call = "oc_opcache_scratch_on", .on_stream = true, .stream = s, .bytes = bytes, .site = site};
+  return scratch_by_text(c, tag, &w, out);
+}
+
+oc_status oc_opcache_scratch_k_at(oc_opcache *c, oc_tag_key *tag, size_t bytes, const oc_site *site, oc_devptr *out) {
+  struct want w = {.call = "oc_opcache_scratch_k", .bytes = bytes, .site = site};
+  return scratch_by_key(c, tag, &w, out);
+}
+
+oc_status oc_opcache_scratch_on_k_at(oc_opcache *c, oc_tag_key *tag, oc_stream s, size_t bytes, const oc_site *site,
+                                     oc_devptr *out) {
+  struct want w = {.call = "oc_opcache_scratch_on_k", .on_stream = true, .stream = s, .bytes = bytes, .site = site};
+  return scratch_by_key(c, tag, &w, out);
+}
+
+/* ---- going back ---- */
+
+static bool held_by_graph(const struct oc_model *m, const struct scratch *s) {
+  return __atomic_load_n(&s->captured, __ATOMIC_RELAXED) == __atomic_load_n(&m->graph_epoch, __ATOMIC_RELAXED);
+}
+
+static void unpublish(struct oc_opcache *c, struct scratch *s, struct link *out) {
+  if (s->on_stream) oci_map_drop(&s->tag->on_stream, oci_stream_key(s->stream));
+  else __atomic_store_n(&s->tag->plain, NULL, __ATOMIC_RELEASE);
+  link_move_tail(out, &s->link);
+  __atomic_store_n(&c->scratch_count, c->scratch_count - 1, __ATOMIC_RELAXED);
+}
+
+void oci_scratch_cut(struct oc_opcache *c, struct scratch_cut *cut) {
+  link_init(&cut->limbo);
+  link_init(&cut->outgrown);
+  pthread_mutex_lock(&c->lock);
+  link_splice(&cut->limbo, &c->limbo);
+  link_splice(&cut->outgrown, &c->outgrown);
+  c->limbo_count = 0;
+  pthread_mutex_unlock(&c->lock);
+}
+
+void oci_scratch_cut_end(struct oc_opcache *c, struct scratch_cut *cut, bool outgrown_freed) {
+  pthread_mutex_lock(&c->lock);
+  link_splice(&c->idle, &cut->limbo);
+  link_splice(outgrown_freed ? &c->idle : &c->outgrown, &cut->outgrown);
+  pthread_mutex_unlock(&c->lock);
+}
+
+/* What was outgrown and is in no graph waited for guards and streams only: both have been waited for. */
+static void free_outgrown(struct oc_model *m, struct scratch_cut *cut) {
+  LINK_EACH(l, &cut->outgrown) {
+    struct scratch *s = CONTAINER(l, struct scratch, link);
+    if (held_by_graph(m, s)) continue;
+    (void)oci_pool_unretire(m->pool.core, s->ptr);
+    link_move_tail(&cut->limbo, l);
+  }
+}
+
+static void free_blocks(struct oc_model *m, struct link *list, bool retire_all) {
+  LINK_EACH(l, list) {
+    struct scratch *s = CONTAINER(l, struct scratch, link);
+    bool retire = retire_all || held_by_graph(m, s);
+    (void)oci_pool_free(m->pool.core, s->ptr, BLOCK_BIT(BLOCK_SCRATCH), retire ? RELEASE_RETIRE : RELEASE_NOW, NULL, true);
+  }
+}
+
+static oc_status release(struct oc_opcache *c) {
+  struct oc_model *m = oci_model_of_opcache(c);
+  struct link gone;
+  link_init(&gone);
+  pthread_mutex_lock(&c->lock);
+  while (!link_empty(&c->scratches)) unpublish(c, CONTAINER(c->scratches.next, struct scratch, link), &gone);
+  pthread_mutex_unlock(&c->lock);
+  struct scratch_cut cut;
+  oci_scratch_cut(c, &cut);
+  oci_guard_sync();
+  bool left_out = false;
+  oc_status st = oci_streams_drain(m, &left_out);
+  bool over = !st && !left_out;   /* else work may still use them: kept as for a graph */
+  free_blocks(m, &gone, !over);
+  if (over) free_outgrown(m, &cut);
+  link_splice(over ? &cut.limbo : &cut.outgrown, &gone);
+  oci_scratch_cut_end(c, &cut, false);
+  return st;
+}
+
+oc_status oc_opcache_release(oc_opcache *c) {
+  if (!c) return oci_error(OC_E_INVALID, "oc_opcache_release: the op cache is NULL");
+  struct task call;
+  oc_status st = oci_call_begin(oci_model_of_opcache(c), &call, "oc_opcache_release");
+  if (st) return st;
+  st = oci_may_wait("oc_opcache_release");
+  if (!st) st = release(c);
+  oci_call_end(&call);
+  return st;
+}
+
+/* ---- a stream is forgotten ---- */
+
+struct forget_call {
+  struct oc_opcache *c;
+  oc_stream stream;
+  struct link gone;
+};
+
+static void forget_in_tag(void *arg, struct name *n) {
+  struct forget_call *f = arg;
+  struct map_hit hit;
+  struct tag *t = (struct tag *)n;
+  if (oci_map_get(&t->on_stream, oci_stream_key(f->stream), &hit)) unpublish(f->c, oci_map_entry(hit.entry), &f->gone);
+}
+
+/* Reusable once the stream's work is done. Where that cannot be marked, kept until graphs_gone or teardown: never
+   handed out too early. */
+static void free_after(struct oc_model *m, const struct scratch *s, oc_stream stream) {
+  const unsigned class = BLOCK_BIT(BLOCK_SCRATCH);
+  if (!held_by_graph(m, s) && oci_pool_free(m->pool.core, s->ptr, class, RELEASE_AFTER, stream, true) == POOL_OK) return;
+  (void)oci_pool_free(m->pool.core, s->ptr, class, RELEASE_RETIRE, NULL, true);
+}
+
+/* An engine that makes a stream a request, and nothing else that waits for guards, would pile records up. */
+static void recycle_limbo(struct oc_opcache *c) {
+  if (__atomic_load_n(&c->limbo_count, __ATOMIC_RELAXED) < LIMBO_MAX || oci_guarded()) return;
+  struct scratch_cut cut;
+  oci_scratch_cut(c, &cut);
+  oci_guard_sync();
+  oci_scratch_cut_end(c, &cut, false);
+}
+
+void oci_scratch_forget_stream(struct oc_opcache *c, oc_stream s) {
+  struct oc_model *m = oci_model_of_opcache(c);
+  struct forget_call f = {.c = c, .stream = s};
+  link_init(&f.gone);
+  pthread_mutex_lock(&c->lock);
+  oci_names_each(&c->tag_names, forget_in_tag, &f);
+  pthread_mutex_unlock(&c->lock);
+  size_t n = 0;
+  LINK_EACH(l, &f.gone) {
+    free_after(m, CONTAINER(l, struct scratch, link), s);
+    n++;
+  }
+  pthread_mutex_lock(&c->lock);
+  link_splice(&c->limbo, &f.gone);
+  __atomic_store_n(&c->limbo_count, c->limbo_count + n, __ATOMIC_RELAXED);
+  pthread_mutex_unlock(&c->lock);
+  recycle_limbo(c);
+}
+
+/* ---- teardown's part ---- */
+
+void oci_scratch_sweep(struct oc_opcache *c, size_t *count, uint64_t *bytes) {
+  struct link gone;
+  link_init(&gone);
+  oci_scratch_figures(c, count, bytes);
+  pthread_mutex_lock(&c->lock);
+  while (!link_empty(&c->scratches)) unpublish(c, CONTAINER(c->scratches.next, struct scratch, link), &gone);
+  link_splice(&c->limbo, &gone);
+  pthread_mutex_unlock(&c->lock);
+}
+
+/* ---- the latch ---- */
+
+bool oc_opcache_alloc_fell_back(const oc_opcache *c) {
+  return c && oci_pool_fell_back(oci_model_of_opcache(c)->pool.core);
+}
+
+void oc_opcache_note_alloc_fallback(oc_opcache *c) {
+  if (!c || !oci_model_live(oci_model_of_opcache(c))) return;
+  (void)oci_pool_latch(oci_model_of_opcache(c)->pool.core);
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The streams that carry a model's work: which they are, and waiting for them.
+ *
+ * A hit asks the lock-free map whether its stream is named; naming takes the model's lock once a stream.
+ */
+#include "config.h"
+
+#include "liboc/model.h"
+#include "rcu/guard.h"
+#include "rcu/mem.h"
+
+struct stream {
+  struct link link;
+  oc_stream handle;
+};
+
+struct farewell {
+  struct link link;
+  oc_event event;
+};
+
+oc_status oci_stream_check(const struct oc_model *m, oc_stream s, const char *call) {
+  if (s && s == m->backend->per_thread_stream)
+    return oci_error(OC_E_INVALID, "%s: stream %p is the per-thread default stream: it names many streams", call,
+                     (void *)s);
+  return OC_OK;
+}
+
+/* A record for the handle, in no list; NULL without memory. */
+static struct stream *take_record(struct oc_model *m) {
+  if (link_empty(&m->idle_streams)) return oci_alloc(m->heap, sizeof(struct stream));
+  struct stream *r = CONTAINER(m->idle_streams.next, struct stream, link);
+  link_remove(&r->link);
+  return r;
+}
+
+static oc_status name_locked(struct oc_model *m, oc_stream s) {
+  if (oci_stream_named(m, s)) return OC_OK;
+  if (!oci_map_reserve(&m->streams)) return OC_E_HOST_NOMEM;
+  struct stream *r = take_record(m);
+  if (!r) return OC_E_HOST_NOMEM;
+  r->handle = s;
+  link_add_tail(&m->named_streams, &r->link);
+  oci_map_put(&m->streams, oci_stream_key(s), 0, 0, (uint64_t)(uintptr_t)r);
+  m->ever_named = true;
+  return OC_OK;
+}
+
+oc_status oci_stream_name(struct oc_model *m, oc_stream s) {
+  if (oci_stream_named(m, s)) return OC_OK;
+  pthread_mutex_lock(&m->lock);
+  oc_status st = name_locked(m, s);
+  pthread_mutex_unlock(&m->lock);
+  return st ? oci_error(st, "stream %p could not be named: out of host memory", (void *)s) : OC_OK;
+}
+
+oc_status oc_model_use_stream(oc_model *m, oc_stream s) {
+  if (!m) return oci_error(OC_E_INVALID, "oc_model_use_stream: the model is NULL");
+  struct task call;
+  oc_status st = oci_call_begin(m, &call, "oc_model_use_stream");
+  if (st) return st;
+  st = oci_stream_check(m, s, "oc_model_use_stream");
+  if (!st) st = oci_stream_name(m, s);
+  oci_call_end(&call);
+  return st;
+}
+
+/* ---- forgetting ---- */
+
+/* Waits for the stream, or leaves an event there for those who wait later. */
+static oc_status say_farewell(struct oc_model *m, oc_stream s, struct farewell **out) {
+  if (!oci_dev_has_events(m->backend)) {
+    if (oci_guarded())
+      return oci_error(OC_E_GUARDED, "oc_model_forget_stream: without events it would wait for the stream, inside a guard");
+    return oci_dev_sync(m->backend, s);
+  }
+  struct farewell *f = oci_alloc(m->heap, sizeof *f);
+  if (!f) return oci_error(OC_E_HOST_NOMEM, "oc_model_forget_stream: out of host memory");
+  oc_status st = oci_event_mark(m, s, &f->event);
+  if (st) {
+    oci_free(m->heap, f, sizeof *f);
+    return st;
+  }
+  *out = f;
+  return OC_OK;
+}
+
+static void farewell_free(struct oc_model *m, struct farewell *f) {
+  oci_event_put(m, f->event);
+  oci_free(m->heap, f, sizeof *f);
+}
+
+/* Farewells of streams long gone would pile up in an engine that makes a stream a request. */
+static void drop_passed(struct oc_model *m) {
+  for (;;) {
+    pthread_mutex_lock(&m->lock);
+    struct farewell *f = link_empty(&m->farewells) ? NULL : CONTAINER(m->farewells.next, struct farewell, link);
+    if (f) link_remove(&f->link);
+    pthread_mutex_unlock(&m->lock);
+    if (!f) return;
+    if (oci_dev_event_query(m->backend, f->event) == OC_OK) {
+      farewell_free(m, f);
+      continue;
+    }
+    pthread_mutex_lock(&m->lock);
+    link_add_head(&m->farewells, &f->link);
+    pthread_mutex_unlock(&m->lock);
+    return;
+  }
+}
+
+static void unname(struct oc_model *m, oc_stream s, struct farewell *f) {
+  pthread_mutex_lock(&m->lock);
+  uint64_t entry = oci_map_drop(&m->streams, oci_stream_key(s));
+  if (entry) link_move_tail(&m->idle_streams, &((struct stream *)oci_map_entry(entry))->link);
+  if (f) link_add_tail(&m->farewells, &f->link);
+  pthread_mutex_unlock(&m->lock);
+}
+
+static oc_status forget(struct oc_model *m, oc_stream s) {
+  struct farewell *f = NULL;
+  oc_status st = say_farewell(m, s, &f);
+  if (st) return st;
+  oci_scratch_forget_stream(&m->opcache, s);
+  unname(m, s, f);
+  if (f) drop_passed(m);
+  return OC_OK;
+}
+
+oc_status oc_model_forget_stream(oc_model *m, oc_stream s) {
+  if (!m) return oci_error(OC_E_INVALID, "oc_model_forget_stream: the model is NULL");
+  struct task call;
+  oc_status st = oci_call_begin_give(m, &call, "oc_model_forget_stream");
+  if (st) return st;
+  if (oci_stream_named(m, s))
+    st = oci_in_capture() ? oci_error(OC_E_CAPTURING, "oc_model_forget_stream: called inside a capture") : forget(m, s);
+  oci_call_end(&call);
+  return st;
+}
+
+/* ---- waiting ---- */
+
+/* Farewells may be awaited by several threads at once: each takes one off, and puts it back if it failed. */
+static oc_status await_farewells(struct oc_model *m) {
+  oc_status first = OC_OK;
+  struct link failed;
+  link_init(&failed);
+  pthread_mutex_lock(&m->lock);
+  while (!link_empty(&m->farewells)) {
+    struct farewell *f = CONTAINER(m->farewells.next, struct farewell, link);
+    link_remove(&f->link);
+    pthread_mutex_unlock(&m->lock);
+    oc_status st = oci_event_await(m, f->event);
+    if (!st) farewell_free(m, f);
+    else if (!first) first = st;
+    pthread_mutex_lock(&m->lock);
+    if (st) link_add_tail(&failed, &f->link);
+  }
+  link_splice(&m->farewells, &failed);
+  pthread_mutex_unlock(&m->lock);
+  return first;
+}
+
+/* A copy of the named streams' handles, without those under a capture. */
+struct snapshot {
+  oc_stream *list;
+  size_t n, room;
+  bool left_out, ever_named;
+};
+
+static oc_status snapshot_take(struct oc_model *m, struct snapshot *out) {
+  *out = (struct snapshot){0};
+  pthread_mutex_lock(&m->lock);
+  out->ever_named = m->ever_named;
+  LINK_EACH(l, &m->named_streams) out->room++;
+  out->list = out->room ? oci_alloc(NULL, out->room * sizeof *out->list) : NULL;
+  bool ok = out->list || !out->room;
+  LINK_EACH(l, &m->named_streams) {
+    oc_stream s = CONTAINER(l, struct stream, link)->handle;
+    if (oci_capture_on(m, s)) out->left_out = true;
+    else if (ok) out->list[out->n++] = s;
+  }
+  pthread_mutex_unlock(&m->lock);
+  return ok ? OC_OK : oci_error(OC_E_HOST_NOMEM, "the list of streams: out of host memory");
+}
+
+static void snapshot_free(struct snapshot *s) {
+  oci_free(NULL, s->list, s->room * sizeof *s->list);
+}
+
+static oc_status drain_list(struct oc_model *m, const struct snapshot *s) {
+  oc_status first = OC_OK;
+  for (size_t i = 0; i < s->n && first != OC_E_DEVICE_LOST; i++) {
+    oc_status st = oci_dev_sync(m->backend, s->list[i]);
+    if (st && (!first || st == OC_E_DEVICE_LOST)) first = st;
+  }
+  return first;
+}
+
+static oc_status drain(struct oc_model *m, bool *left_out) {
+  struct snapshot s;
+  oc_status st = snapshot_take(m, &s);
+  if (st) return st;
+  *left_out = s.left_out;
+  st = s.ever_named ? drain_list(m, &s) : oci_dev_sync_all(m->backend);
+  snapshot_free(&s);
+  oc_status fare = st == OC_E_DEVICE_LOST ? st : await_farewells(m);
+  return st ? st : fare;
+}
+
+oc_status oci_streams_drain(struct oc_model *m, bool *left_out) {
+  *left_out = false;
+  /* what free_on holds because there are no events waits for just this */
+  struct pool_batch held = oci_pool_take(m->pool.core, POOL_TAKE_HELD);
+  oc_status st = drain(m, left_out);
+  if (st || *left_out) oci_pool_put_back(m->pool.core, &held);
+  else oci_pool_give_back(m->pool.core, &held);
+  return st;
+}
+
+bool oci_streams_capturing(struct oc_model *m, oc_stream *out) {
+  struct snapshot s;
+  if (!m->backend->ops.capturing || snapshot_take(m, &s) != OC_OK) return false;
+  bool found = false;
+  for (size_t i = 0; i < s.n && !found; i++) {
+    found = oci_dev_capturing(m->backend, s.list[i]);
+    *out = s.list[i];
+  }
+  snapshot_free(&s);
+  return found;
+}
+
+void oci_streams_free(struct oc_model *m) {
+  struct link *lists[] = {&m->named_streams, &m->idle_streams};
+  for (size_t i = 0; i < 2; i++) {
+    LINK_EACH(l, lists[i]) oci_free(m->heap, CONTAINER(l, struct stream, link), sizeof(struct stream));
+  }
+  LINK_EACH(l, &m->farewells) oci_free(m->heap, CONTAINER(l, struct farewell, link), sizeof(struct farewell));
+  oci_map_free(&m->streams);
+}

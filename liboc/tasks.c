@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "liboc/tasks.h"
+
+#include <errno.h>
+
+#include "liboc/model.h"
+#include "rcu/thread.h"
+
+/* A thread that waits. On its stack, in the list while it does. */
+struct wait {
+  struct link link;
+  uint64_t thread;
+  struct task *task;          /* NULL once it ended */
+  struct oc_model *model;     /* a teardown: waits for all tasks of it; else NULL */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct link waits = {&waits, &waits};
+
+void oci_tasks_lock(void) {
+  pthread_mutex_lock(&lock);
+}
+
+void oci_tasks_unlock(void) {
+  pthread_mutex_unlock(&lock);
+}
+
+void oci_tasks_fork(enum oci_fork_step step) {
+  if (step == OCI_FORK_PREPARE) {
+    pthread_mutex_lock(&lock);
+    return;
+  }
+  if (step == OCI_FORK_CHILD) link_init(&waits);   /* on stacks of threads that are not here */
+  pthread_mutex_unlock(&lock);
+}
+
+void oci_tasks_init(struct task_list *t) {
+  link_init(&t->tasks);
+  link_init(&t->holds);
+  pthread_condattr_t attr;
+  pthread_condattr_init(&attr);
+  pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+  pthread_cond_init(&t->changed, &attr);
+  pthread_condattr_destroy(&attr);
+}
+
+void oci_tasks_free(struct task_list *t) {
+  pthread_cond_destroy(&t->changed);
+}
+
+struct timespec oci_deadline(uint32_t ms) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  t.tv_sec += ms / 1000;
+  t.tv_nsec += (long)(ms % 1000) * 1000000;
+  if (t.tv_nsec >= 1000000000) {
+    t.tv_sec++;
+    t.tv_nsec -= 1000000000;
+  }
+  return t;
+}
+
+/* ---- calls and builds ---- */
+
+static void add(struct oc_model *m, struct task *t, const char *call) {
+  t->model = m;
+  t->thread = oci_thread_id();
+  t->call = call;
+  link_add_tail(&m->tasks.tasks, &t->link);
+}
+
+static oc_status begin(struct oc_model *m, struct task *t, const char *call, uint32_t newest_state) {
+  pthread_mutex_lock(&lock);
+  uint32_t state = m->state;
+  bool takes = state <= newest_state;
+  if (takes) add(m, t, call);
+  pthread_mutex_unlock(&lock);
+  return takes ? OC_OK : oci_model_refuses(m, call);
+}
+
+oc_status oci_call_begin(struct oc_model *m, struct task *t, const char *call) {
+  return begin(m, t, call, MODEL_LIVE);
+}
+
+oc_status oci_call_begin_give(struct oc_model *m, struct task *t, const char *call) {
+  return begin(m, t, call, MODEL_RELEASING);
+}
+
+oc_status oci_task_begin(struct oc_model *m, struct task *t) {
+  oc_status st = begin(m, t, "begin", MODEL_LIVE);
+  if (!st) t->call = NULL;
+  return st;
+}
+
+static void end(struct task *t) {
+  pthread_mutex_lock(&lock);
+  link_remove(&t->link);
+  LINK_EACH(l, &waits) {
+    struct wait *w = CONTAINER(l, struct wait, link);
+    if (w->task == t) w->task = NULL;
+  }
+  if (t->model->tasks.waiters) pthread_cond_broadcast(&t->model->tasks.changed);
+  pthread_mutex_unlock(&lock);
+}
+
+void oci_call_end(struct task *t) {
+  end(t);
+}
+
+void oci_task_end(struct task *t) {
+  end(t);
+}
+
+/* ---- circles ---- */
+
+static bool model_leads_to(const struct oc_model *m, uint64_t me, unsigned depth);
+
+/* Does t end only after thread `me` went on? Its thread may wait for a task, which may ... */
+static bool task_leads_to(const struct task *t, uint64_t me, unsigned depth) {
+  if (t->thread == me) return true;
+  if (depth == 0) return false;
+  LINK_EACH(l, &waits) {
+    const struct wait *w = CONTAINER(l, struct wait, link);
+    if (w->thread != t->thread) continue;
+    if (w->task && task_leads_to(w->task, me, depth - 1)) return true;
+    if (w->model && model_leads_to(w->model, me, depth - 1)) return true;
+  }
+  return false;
+}
+
+static bool model_leads_to(const struct oc_model *m, uint64_t me, unsigned depth) {
+  LINK_EACH(l, &m->tasks.tasks) {
+    if (task_leads_to(CONTAINER(l, struct task, link), me, depth)) return true;
+  }
+  return false;
+}
+
+#define DEEPEST_CIRCLE 32u
+
+/* ---- waiting ---- */
+
+/* One sleep; false when the deadline has passed. */
+static bool sleep_until_changed(struct oc_model *m, const struct timespec *deadline) {
+  m->tasks.waiters++;
+  int e = deadline ? pthread_cond_timedwait(&m->tasks.changed, &lock, deadline)
+                   : pthread_cond_wait(&m->tasks.changed, &lock);
+  m->tasks.waiters--;
+  return e != ETIMEDOUT;
+}
+
+void oci_tasks_wait(struct oc_model *m) {
+  (void)sleep_until_changed(m, NULL);
+}
+
+oc_status oci_wait_task(struct task *t, const struct timespec *deadline, bool patient) {
+  struct oc_model *m = t->model;
+  struct wait w = {.thread = oci_thread_id(), .task = t};
+  if (task_leads_to(t, w.thread, DEEPEST_CIRCLE)) return OC_E_REENTRANT;
+  link_add_tail(&waits, &w.link);
+  oc_status st = OC_OK;
+  while (w.task && !st) {
+    bool in_time = sleep_until_changed(m, deadline);
+    if (!w.task) break;
+    if (m->state != MODEL_LIVE && !patient) st = OC_E_RELEASED;
+    else if (!in_time) st = OC_E_BUSY;
+  }
+  link_remove(&w.link);
+  return st;
+}
+
+static bool idle(const struct oc_model *m) {
+  return link_empty(&m->tasks.tasks) && link_empty(&m->tasks.holds);
+}
+
+oc_status oci_wait_idle(struct oc_model *m, const struct timespec *deadline) {
+  struct wait w = {.thread = oci_thread_id(), .model = m};
+  if (model_leads_to(m, w.thread, DEEPEST_CIRCLE)) return OC_E_REENTRANT;
+  link_add_tail(&waits, &w.link);
+  bool in_time = true;
+  while (in_time && !idle(m)) in_time = sleep_until_changed(m, deadline);
+  link_remove(&w.link);
+  return idle(m) ? OC_OK : OC_E_BUSY;
+}

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Teardown (G22): stop, wait, unpublish, wait for guards and streams, release in reverse order, report.
+ *
+ * Until `release` everything can be taken back: a holder, call, build or capture that does not end makes the model
+ * live again (G24). From then on nothing refuses any more: failures become rows (G23), and a context that is gone becomes one row
+ * and the end of all driver calls (G25).
+ */
+#include "config.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "allocator/text.h"
+#include "liboc/model.h"
+#include "liboc/report.h"
+#include "rcu/error.h"
+#include "rcu/guard.h"
+#include "rcu/mem.h"
+
+struct teardown {
+  struct oc_model *m;
+  struct oc_report *report;
+  bool failed;
+};
+
+/* ---- states; under the tasks lock ---- */
+
+static void set_state(struct oc_model *m, enum model_state state) {
+  __atomic_store_n(&m->state, state, __ATOMIC_RELEASE);
+  pthread_cond_broadcast(&m->tasks.changed);   /* those who wait for a build */
+}
+
+static void change_state(struct oc_model *m, enum model_state state) {
+  oci_tasks_lock();
+  set_state(m, state);
+  oci_tasks_unlock();
+}
+
+/* ---- who keeps it from ending ---- */
+
+static void name_build(const struct oc_build *b) {
+  oci_error_add(OC_E_BUSY, "the build of %s 0x%llx begun at %s:%u (%s)", oci_kind_name(b->kind), (unsigned long long)b->key,
+                b->site.file ? b->site.file : "an unknown site", b->site.line, b->site.func ? b->site.func : "?");
+}
+
+#define NAMED_MAX 8
+
+/* Under the tasks lock: what is still there, in the error's words. */
+static oc_status name_the_living(struct oc_model *m, oc_status st) {
+  unsigned named = 0, more = 0;
+  oci_error(st, "oc_model_teardown: model %s is %s", m->name,
+            st == OC_E_REENTRANT ? "kept by what waits for this thread" : "still in use");
+  LINK_EACH(l, &m->tasks.holds) {
+    const struct hold *h = CONTAINER(l, struct hold, link);
+    if (named++ < NAMED_MAX) oci_error_add(st, "the holder %s (%u)", h->who, h->count);
+    else more++;
+  }
+  LINK_EACH(l, &m->tasks.tasks) {
+    const struct task *t = CONTAINER(l, struct task, link);
+    if (named++ >= NAMED_MAX) more++;
+    else if (t->call) oci_error_add(st, "a call of %s", t->call);
+    else name_build(CONTAINER(l, struct oc_build, task));
+  }
+  return more ? oci_error_add(st, "and %u more", more) : st;
+}
+
+static oc_status check_captures(struct oc_model *m) {
+  oc_stream s;
+  if (oci_captured_now(m)) return oci_error(OC_E_BUSY, "oc_model_teardown: a capture is entered on model %s", m->name);
+  pthread_mutex_lock(&m->lock);
+  bool whole_device = !m->ever_named;
+  pthread_mutex_unlock(&m->lock);
+  if (whole_device && __atomic_load_n(&m->backend->captures, __ATOMIC_RELAXED))
+    return oci_error(OC_E_BUSY, "oc_model_teardown: model %s has named no stream, so the whole device would be waited for, "
+                     "and a capture is entered on backend %s", m->name, m->backend->name);
+  if (oci_streams_capturing(m, &s))
+    return oci_error(OC_E_BUSY, "oc_model_teardown: stream %p of model %s is capturing", (void *)s, m->name);
+  return OC_OK;
+}
+
+/* ---- stop ---- */
+
+static void stop(struct oc_model *m) {
+  oci_pool_stop(m->pool.core, true);
+  change_state(m, MODEL_STOPPING);
+}
+
+static void resume(struct oc_model *m) {
+  oci_pool_stop(m->pool.core, false);
+  change_state(m, MODEL_LIVE);
+}
+
+static oc_status wait_idle(struct oc_model *m) {
+  struct timespec deadline = oci_deadline(m->teardown_wait_ms);
+  oci_tasks_lock();
+  oc_status st = oci_wait_idle(m, &deadline);
+  if (st) name_the_living(m, st);
+  oci_tasks_unlock();
+  return st;
+}
+
+static void count_owner(void *count, const struct ledger_row *row) {
+  (void)row;
+  ++*(size_t *)count;
+}
+
+/* Rows for everything that may need one. No call is in flight, so nothing is added to these lists any more but by
+   resource releases. */
+static oc_status make_report(struct oc_model *m, struct oc_report **out) {
+  size_t rows = 12;
+  oci_pool_ledger(m->pool.core, count_owner, &rows);
+  LINK_EACH(l, &m->resources) rows++;
+  LINK_EACH(l, &m->modules) rows++;
+  *out = oci_report_new(m->name, m->generation, rows);
+  return *out ? OC_OK : oci_error(OC_E_HOST_NOMEM, "oc_model_teardown: out of host memory for the report");
+}
+
+/* Everything that can refuse. Afterwards the model is RELEASING. */
+static oc_status prepare(struct oc_model *m, struct oc_report **report) {
+  oc_status st = check_captures(m);
+  if (st) return st;
+  stop(m);
+  st = wait_idle(m);
+  if (!st) st = check_captures(m);
+  if (!st) st = make_report(m, report);
+  if (st) resume(m);
+  else change_state(m, MODEL_RELEASING);
+  return st;
+}
+
+/* ---- release ---- */
+
+/* A row for an outcome. The first "context gone" is a row; nothing after it is a failure. */
+static void __attribute__((format(printf, 4, 5))) add_row(struct teardown *t, oc_status st, const char *label, const char *fmt, ...) {
+  char detail[512];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(detail, sizeof detail, fmt, ap);
+  va_end(ap);
+  if (st == OC_E_DEVICE_LOST) {
+    if (!t->m->context_gone) oci_report_add(t->report, OC_OK, "context gone", "%s", detail);
+    t->m->context_gone = true;
+    return;
+  }
+  if (st) t->failed = true;
+  oci_report_add(t->report, st, label, "%s", detail);
+}
+
+static void drain(struct teardown *t) {
+  oci_guard_sync();
+  bool left_out;
+  oc_status st = oci_streams_drain(t->m, &left_out);
+  if (st) add_row(t, st, "streams", "%s", oci_error_text());
+}
+
+static struct resource *newest_resource(struct oc_model *m) {
+  pthread_mutex_lock(&m->lock);
+  struct resource *r = link_empty(&m->resources) ? NULL : CONTAINER(m->resources.next, struct resource, link);
+  if (r) link_remove(&r->link);
+  pthread_mutex_unlock(&m->lock);
+  return r;
+}
+
+static void release_resources(struct teardown *t) {
+  struct resource *r;
+  while ((r = newest_resource(t->m))) {
+    oc_status st = r->ops.release(r->self, t->m->backend);
+    if (st > 0) st = OC_E_INVALID;
+    add_row(t, st, r->label, "%s", st ? oc_status_text(st) : "released");
+    oci_resource_free(t->m, r);
+  }
+}
+
+static void release_scratch(struct teardown *t) {
+  size_t buffers;
+  uint64_t bytes;
+  oci_scratch_sweep(&t->m->opcache, &buffers, &bytes);
+  add_row(t, OC_OK, oc_opcache_label(&t->m->opcache), "%zu buffers, %llu bytes", buffers, (unsigned long long)bytes);
+}
+
+static void release_derived(struct teardown *t) {
+  struct sweep s;
+  oci_derived_sweep(&t->m->derived, t->m->context_gone, &s);
+  const char *label = oc_derived_label(&t->m->derived);
+  if (s.first) {
+    add_row(t, s.first, label, "%llu entries; %llu of %llu values outside the pool could not be freed: %s",
+        (unsigned long long)s.entries, (unsigned long long)s.failures, (unsigned long long)(s.failures + s.foreign),
+        oci_error_text());
+    return;
+  }
+  add_row(t, OC_OK, label, "%llu entries, %llu values outside the pool freed", (unsigned long long)s.entries,
+      (unsigned long long)s.foreign);
+}
+
+/* ---- what the arenas take with them ---- */
+
+struct owners {
+  const char *owner;               /* of the rows being summed */
+  uint64_t blocks, bytes;
+  uint64_t swept_blocks, swept_bytes, largest;
+  char site[160];
+};
+
+static bool ours(const char *owner) {
+  return strncmp(owner, "scratch ", 8) == 0 || strncmp(owner, "derived ", 8) == 0;
+}
+
+static void sum_unowned(void *arg, const struct ledger_row *row) {
+  struct owners *o = arg;
+  if (row->owner || row->external || !row->live_blocks) return;
+  o->swept_blocks += row->live_blocks;
+  o->swept_bytes += row->live_bytes;
+  if (row->live_bytes <= o->largest) return;
+  o->largest = row->live_bytes;
+  snprintf(o->site, sizeof o->site, "%s:%u", row->file ? row->file : "unknown", row->line);
+}
+
+static void sum_owner(void *arg, const struct ledger_row *row) {
+  struct owners *o = arg;
+  if (!row->owner || row->external || strcmp(row->owner, o->owner) != 0) return;
+  o->blocks += row->live_blocks;
+  o->bytes += row->live_bytes;
+}
+
+/* Rows in the ledger's order, each owner at its first. */
+struct owner_list {
+  const char **name;
+  size_t n, room;
+};
+
+static void list_owner(void *arg, const struct ledger_row *row) {
+  struct owner_list *list = arg;
+  if (!row->owner || row->external || !row->live_blocks || ours(row->owner)) return;
+  for (size_t i = 0; i < list->n; i++)
+    if (strcmp(list->name[i], row->owner) == 0) return;
+  if (list->n < list->room) list->name[list->n++] = row->owner;
+}
+
+#define OWNERS_MAX 64
+
+static void report_owners(struct teardown *t) {
+  const char *names[OWNERS_MAX];
+  struct owner_list list = {.name = names, .room = OWNERS_MAX};
+  struct pool *pool = t->m->pool.core;
+  oci_pool_ledger(pool, list_owner, &list);
+  for (size_t i = 0; i < list.n; i++) {
+    struct owners o = {.owner = names[i]};
+    oci_pool_ledger(pool, sum_owner, &o);
+    add_row(t, OC_OK, names[i], "%llu blocks, %llu bytes", (unsigned long long)o.blocks, (unsigned long long)o.bytes);
+  }
+}
+
+static void sweep_unowned(struct teardown *t) {
+  struct owners o = {0};
+  oci_pool_ledger(t->m->pool.core, sum_unowned, &o);
+  oci_report_totals(t->report)->blocks_swept = o.swept_blocks;
+  if (!o.swept_blocks) return;
+  char amount[48];
+  oci_text_bytes(amount, sizeof amount, o.swept_bytes);
+  add_row(t, OC_OK, "unowned blocks", "%s in %llu blocks, largest site %s", amount, (unsigned long long)o.swept_blocks, o.site);
+}
+
+struct arenas {
+  struct teardown *t;
+  oc_status first;
+  char words[256];
+  uint64_t failed, failed_bytes;
+};
+
+static void arena_outcome(void *arg, const struct pool_arena_info *a, int status) {
+  struct arenas *s = arg;
+  if (!status) {
+    oci_report_totals(s->t->report)->arenas_freed++;
+    oci_report_totals(s->t->report)->bytes_freed += a->bytes;
+    return;
+  }
+  s->failed++;
+  s->failed_bytes += a->bytes;
+  if (!s->first || (status == OC_E_DEVICE_LOST && s->first != OC_E_DEVICE_LOST)) {
+    s->first = status;
+    snprintf(s->words, sizeof s->words, "%s", oci_error_text());
+  }
+}
+
+static void release_arenas(struct teardown *t) {
+  struct arenas s = {.t = t};
+  if (t->m->context_gone) {
+    oci_pool_abandon_arenas(t->m->pool.core);
+    return;
+  }
+  oci_pool_release_arenas(t->m->pool.core, arena_outcome, &s);
+  const struct report_totals *sum = oci_report_totals(t->report);
+  if (s.first)
+    add_row(t, s.first, "arenas", "%llu freed, %llu bytes; %llu (%llu bytes) could not be: %s", (unsigned long long)sum->arenas_freed,
+        (unsigned long long)sum->bytes_freed, (unsigned long long)s.failed, (unsigned long long)s.failed_bytes, s.words);
+  else
+    add_row(t, OC_OK, "arenas", "%llu freed, %llu bytes", (unsigned long long)sum->arenas_freed, (unsigned long long)sum->bytes_freed);
+}
+
+static void release_module(struct teardown *t, struct module *mod) {
+  char label[128];
+  snprintf(label, sizeof label, "module %s", mod->name);
+  if (mod->borrowed) {
+    add_row(t, OC_OK, label, "borrowed: left loaded");
+    return;
+  }
+  oc_status st = t->m->context_gone ? OC_E_DEVICE_LOST : oci_dev_module_unload(t->m->backend, mod->handle);
+  if (!st) oci_report_totals(t->report)->modules_unloaded++;
+  add_row(t, st, label, "%s", st ? oci_error_text() : "unloaded");
+}
+
+static void release_events(struct teardown *t) {
+  oci_batches_drop(&t->m->derived);
+  if (!t->m->context_gone) oci_events_destroy(t->m);
+}
+
+static oc_status release(struct oc_model *m, struct oc_report *report) {
+  struct teardown t = {.m = m, .report = report};
+  drain(&t);
+  release_resources(&t);
+  release_scratch(&t);
+  release_derived(&t);
+  report_owners(&t);
+  sweep_unowned(&t);
+  release_arenas(&t);
+  LINK_EACH(l, &m->modules) release_module(&t, CONTAINER(l, struct module, link));
+  release_events(&t);
+  return t.failed ? OC_E_TEARDOWN : OC_OK;
+}
+
+/* ---- once ---- */
+
+/* Under the tasks lock: waits for another thread's teardown. OC_OK: this thread's turn, or it is done. */
+static oc_status take_turn(struct oc_model *m) {
+  if (m->tasks.teardown_thread == oci_thread_id())
+    return oci_error(OC_E_REENTRANT, "oc_model_teardown: called from within the teardown of model %s", m->name);
+  while (m->tasks.teardown_thread) oci_tasks_wait(m);
+  if (!m->report) m->tasks.teardown_thread = oci_thread_id();
+  return OC_OK;
+}
+
+static void give_turn(struct oc_model *m, struct oc_report *report, oc_status st) {
+  oci_tasks_lock();
+  if (report) {
+    oci_report_end(report, st);
+    m->report = report;
+    m->teardown_status = st;
+    set_state(m, MODEL_RELEASED);
+  }
+  m->tasks.teardown_thread = 0;
+  pthread_cond_broadcast(&m->tasks.changed);
+  oci_tasks_unlock();
+}
+
+/* m->report is set once this is OK or TEARDOWN. */
+static oc_status teardown(struct oc_model *m) {
+  oci_tasks_lock();
+  oc_status st = take_turn(m);
+  bool done = m->report != NULL;
+  if (done && !st) st = m->teardown_status;
+  oci_tasks_unlock();
+  if (st || done) return st == OC_E_TEARDOWN ? oci_error(st, "oc_model_teardown: finished with failures; see the report") : st;
+  struct oc_report *report = NULL;
+  st = prepare(m, &report);
+  if (!st) st = release(m, report);
+  give_turn(m, report, st);
+  return st == OC_E_TEARDOWN ? oci_error(st, "oc_model_teardown: finished with failures; see the report") : st;
+}
+
+oc_status oc_model_teardown(oc_model *m, oc_report **report) {
+  static const char call[] = "oc_model_teardown";
+  if (report) *report = NULL;
+  if (!m) return oci_error(OC_E_INVALID, "%s: the model is NULL", call);
+  oc_status st = oci_model_forked(m, call);
+  if (!st) st = oci_may_wait(call);
+  if (!st) st = teardown(m);
+  if (report && (st == OC_OK || st == OC_E_TEARDOWN)) *report = oci_report_ref(m->report);
+  return st;
+}
