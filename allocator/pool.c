@@ -24,7 +24,7 @@ int oci_pool_create(const struct pool_device *dev, const struct pool_options *op
   oci_ledger_init(&p->ledger, &p->meta);
   oci_ranges_init(&p->external, &p->meta);
   oci_pool_set_limits(p, opt->arena_min, opt->arena_max);
-  if (!oci_ledger_tag(&p->ledger, NULL, "arenas that the driver did not take back", false, &p->lost_tag))
+  if (!ledger_tag(&p->ledger, NULL, "arenas that the driver did not take back", false, &p->lost_tag))
     goto no_tag;
   *out = p;
   return POOL_OK;
@@ -36,13 +36,13 @@ no_memory:
 
 void oci_pool_stop(struct pool *p, bool stop) {
   pool_lock(p);
-  p->stopped = stop;
+  p->stopped = stop || p->released;
   pool_unlock(p);
 }
 
 /* Forgets all blocks at once; the arenas, for the driver, are returned. */
 static struct arena *abandon(struct pool *p, struct pending **queues) {
-  p->released = true;
+  p->stopped = p->released = true;
   *queues = p->queues;
   p->queues = NULL;
   __atomic_store_n(&p->pending_count, 0, __ATOMIC_RELAXED);
@@ -64,10 +64,10 @@ static int free_arena(struct pool *p, const struct arena *a, int before) {
   return POOL_OK;
 }
 
-void oci_pool_release_arenas(struct pool *p, void (*each)(void *arg, const struct pool_arena_info *a, int status),
-                             void *arg) {
+/* status POOL_E_DEVICE_LOST: the driver is not called. */
+static void release_arenas(struct pool *p, int status, void (*each)(void *arg, const struct pool_arena_info *a, int status),
+                           void *arg) {
   struct pending *queues;
-  int status = POOL_OK;
   pthread_mutex_lock(&p->growing);
   pool_lock(p);
   /* A collector works on queues that it took out; it must not come back with blocks that are gone. */
@@ -85,6 +85,13 @@ void oci_pool_release_arenas(struct pool *p, void (*each)(void *arg, const struc
   pthread_mutex_unlock(&p->growing);
 }
 
+void oci_pool_release_arenas(struct pool *p, void (*each)(void *arg, const struct pool_arena_info *a, int status),
+                             void *arg) {
+  release_arenas(p, POOL_OK, each, arg);
+}
+
+void oci_pool_abandon_arenas(struct pool *p) { release_arenas(p, POOL_E_DEVICE_LOST, NULL, NULL); }
+
 void oci_pool_destroy(struct pool *p) {
   oci_suballoc_fini(&p->sub);
   oci_ledger_fini(&p->ledger);
@@ -99,66 +106,70 @@ void oci_pool_destroy(struct pool *p) {
 
 static int released(void) { return oci_error(POOL_E_RELEASED, "the pool takes no more requests: its model is being torn down, or was"); }
 
-static int check_request(const struct pool_request *r, struct order *o) {
-  uint64_t align = r->align ? r->align : UNIT_BYTES;
+static __attribute__((noinline)) int refuse(const struct pool_request *r) {
+  uint64_t align = r->align;
   if (!r->bytes) return oci_error(POOL_E_INVALID, "a block of 0 bytes");
   if (align & (align - 1)) return oci_error(POOL_E_INVALID, "an alignment of %" PRIu64 ", not a power of two", align);
   if (r->bytes > SIZE_MAX - UNIT_BYTES || align > SIZE_MAX - r->bytes - UNIT_BYTES)
     return oci_error(POOL_E_INVALID, "a block of %zu bytes aligned to %" PRIu64 " overflows", r->bytes, align);
-  if (r->bytes > ARENA_MOST || align > ARENA_MOST || r->bytes + align > ARENA_MOST)
-    return oci_error(POOL_E_DEVICE_NOMEM, "a block of %zu bytes aligned to %" PRIu64 " is larger than an arena can be (%" PRIu64
-                     " bytes)", r->bytes, align, (uint64_t)ARENA_MOST);
-  *o = (struct order){.units = (uint32_t)((r->bytes + UNIT_BYTES - 1) >> UNIT_SHIFT), .bytes = r->bytes,
-                      .align = align > UNIT_BYTES ? align : UNIT_BYTES, .class = r->class};
-  return POOL_OK;
+  return oci_error(POOL_E_DEVICE_NOMEM, "a block of %zu bytes aligned to %" PRIu64 " is larger than an arena can be (%" PRIu64
+                   " bytes)", r->bytes, align, (uint64_t)ARENA_MOST);
 }
 
-static void count_live(struct pool *p, uint32_t tag, uint64_t bytes) {
+static inline bool acceptable(const struct pool_request *r) {
+  return r->bytes - 1 < ARENA_MOST && r->align <= ARENA_MOST && !(r->align & (r->align - 1)) &&
+         r->bytes + r->align <= ARENA_MOST;
+}
+
+static inline struct order order_of(const struct pool_request *r) {
+  return (struct order){.units = (uint32_t)((r->bytes + UNIT_BYTES - 1) >> UNIT_SHIFT), .bytes = r->bytes,
+                        .align = r->align > UNIT_BYTES ? r->align : UNIT_BYTES, .class = r->class};
+}
+
+static inline void count_live(struct pool *p, uint32_t tag, uint64_t bytes) {
   p->live_blocks++;
   p->live_bytes += bytes;
   if (p->live_bytes > p->peak_live_bytes) p->peak_live_bytes = p->live_bytes;
   ledger_live(&p->ledger, tag, bytes);
 }
 
-static void count_gone(struct pool *p, uint32_t tag, uint64_t bytes) {
+static inline void count_gone(struct pool *p, uint32_t tag, uint64_t bytes) {
   p->live_blocks--;
   p->live_bytes -= bytes;
   ledger_gone(&p->ledger, tag, bytes);
 }
 
-int oci_pool_carve(struct pool *p, const struct order *o, uint64_t *out) {
+static inline int carve(struct pool *p, const struct order *o, uint64_t *out) {
   uint32_t index;
   int status = oci_suballoc_carve(&p->sub, o->units, o->align, &index);
   if (status) return status;
   struct block *b = pool_block(p, index);
-  b->class = o->class & 7u;
+  uint64_t bytes = units_bytes(o->units);
+  block_become(b, BLOCK_LIVE, o->class, (unsigned)(bytes - o->bytes));
   b->tag = o->tag;
-  b->slack = (uint8_t)(units_bytes(o->units) - o->bytes);
-  count_live(p, o->tag, units_bytes(o->units));
+  count_live(p, o->tag, bytes);
   *out = suballoc_addr(&p->sub, b);
   return POOL_OK;
 }
 
-static int order_and_carve(struct pool *p, const struct pool_request *r, struct order *o, uint64_t *out) {
-  if (p->stopped || p->released) return POOL_E_RELEASED;
-  if (!oci_ledger_tag(&p->ledger, r->site, r->owner, false, &o->tag)) return POOL_E_HOST_NOMEM;
-  return oci_pool_carve(p, o, out);
-}
+int oci_pool_carve(struct pool *p, const struct order *o, uint64_t *out) { return carve(p, o, out); }
 
-static int word_alloc(int status, const struct pool_request *r) {
+static __attribute__((noinline)) int word_alloc(int status, const struct pool_request *r) {
   if (status == POOL_E_RELEASED) return released();
   if (status == POOL_E_HOST_NOMEM)
     return oci_error(status, "no host memory for the record of a block of %zu bytes", r->bytes);
   return status;
 }
 
-static int try_order(struct pool *p, const struct pool_request *r, struct order *o, uint64_t *out) {
-  int status = check_request(r, o);
-  if (status) return status;
+static inline int try_order(struct pool *p, const struct pool_request *r, struct order *o, uint64_t *out) {
+  int status = POOL_E_RELEASED;
+  if (!acceptable(r)) return refuse(r);
+  *o = order_of(r);
   pool_lock(p);
-  status = order_and_carve(p, r, o, out);
+  if (!p->stopped)
+    status = ledger_tag(&p->ledger, r->site, r->owner, false, &o->tag) ? carve(p, o, out) : POOL_E_HOST_NOMEM;
   pool_unlock(p);
-  return word_alloc(status, r);
+  return status ? word_alloc(status, r) : POOL_OK;
 }
 
 int oci_pool_try_alloc(struct pool *p, const struct pool_request *r, uint64_t *out) {
@@ -166,16 +177,19 @@ int oci_pool_try_alloc(struct pool *p, const struct pool_request *r, uint64_t *o
   return try_order(p, r, &o, out);
 }
 
-int oci_pool_alloc(struct pool *p, const struct pool_request *r, uint64_t *out) {
+static __attribute__((noinline)) int alloc_growing(struct pool *p, const struct pool_request *r, uint64_t *out) {
   struct order o;
-  int status = try_order(p, r, &o, out);
-  if (status != POOL_MISS) return status;
   pthread_mutex_lock(&p->growing);
   /* Another thread may have grown the pool while this one waited. */
-  status = try_order(p, r, &o, out);
+  int status = try_order(p, r, &o, out);
   if (status == POOL_MISS) status = word_alloc(oci_pool_grow(p, &o, out), r);
   pthread_mutex_unlock(&p->growing);
   return status;
+}
+
+int oci_pool_alloc(struct pool *p, const struct pool_request *r, uint64_t *out) {
+  int status = oci_pool_try_alloc(p, r, out);
+  return status == POOL_MISS ? alloc_growing(p, r, out) : status;
 }
 
 int oci_pool_reserve(struct pool *p, size_t bytes) {
@@ -196,8 +210,8 @@ int oci_pool_reserve(struct pool *p, size_t bytes) {
 struct verdict oci_pool_judge(struct pool *p, uint64_t ptr, unsigned classes, bool tracked_too) {
   struct verdict v = {.status = POOL_E_NOT_OWNED, .start = ptr};
   if (p->released) return v.status = POOL_E_RELEASED, v;
-  struct arena *a = oci_suballoc_arena(&p->sub, ptr);
-  v.index = a ? oci_suballoc_find(&p->sub, a, ptr) : 0;
+  struct arena *a = suballoc_arena(&p->sub, ptr);
+  v.index = a ? suballoc_find(&p->sub, a, ptr) : 0;
   if (!v.index) return v;
   const struct block *b = pool_block(p, v.index);
   v.start = a->base + units_bytes(b->off);
@@ -256,23 +270,38 @@ void oci_pool_unuse(struct pool *p, uint32_t index) {
   oci_suballoc_free(&p->sub, index);
 }
 
-static void free_judged(struct pool *p, uint32_t index, enum pool_release how) {
-  if (how == RELEASE_NOW) {
-    free_live(p, index);
-  } else {
-    oci_pool_wait(p, index, how == RELEASE_RETIRE ? BLOCK_RETIRED : BLOCK_HELD);
-    oci_pool_wait_list(p, index);
-  }
+static void wait_off(struct pool *p, uint32_t index, enum pool_release how) {
+  oci_pool_wait(p, index, how == RELEASE_RETIRE ? BLOCK_RETIRED : BLOCK_HELD);
+  oci_pool_wait_list(p, index);
+}
+
+/* The block to free, if all is as it should be; 0: oci_pool_judge knows why not. */
+static inline uint32_t freeable(struct pool *p, uint64_t ptr, unsigned classes, bool tracked_too) {
+  struct arena *a = suballoc_arena(&p->sub, ptr);
+  uint32_t index = a ? suballoc_find(&p->sub, a, ptr) : 0;
+  if (!index) return 0;
+  const struct block *b = pool_block(p, index);
+  bool good = b->state == BLOCK_LIVE && a->base + units_bytes(b->off) == ptr &&
+              (classes & BLOCK_BIT(b->class)) && (!b->tracked || tracked_too);
+  return good ? index : 0;
+}
+
+static __attribute__((noinline)) int refuse_free(struct pool *p, uint64_t ptr, unsigned classes, bool tracked_too) {
+  struct verdict v = oci_pool_judge(p, ptr, classes, tracked_too);
+  pool_unlock(p);
+  return oci_pool_word(&v, ptr);
 }
 
 int oci_pool_free(struct pool *p, uint64_t ptr, unsigned classes, enum pool_release how, void *stream,
                   bool tracked_too) {
   if (how == RELEASE_AFTER && p->dev.mark) return oci_pool_free_pending(p, ptr, classes, stream, tracked_too);
   pool_lock(p);
-  struct verdict v = oci_pool_judge(p, ptr, classes, tracked_too);
-  if (v.status == POOL_OK) free_judged(p, v.index, how);
+  uint32_t index = freeable(p, ptr, classes, tracked_too);
+  if (!index) return refuse_free(p, ptr, classes, tracked_too);
+  if (how == RELEASE_NOW) free_live(p, index);
+  else wait_off(p, index, how);
   pool_unlock(p);
-  return oci_pool_word(&v, ptr);
+  return POOL_OK;
 }
 
 /* ---- find, contain, change ---- */
@@ -285,8 +314,8 @@ static struct block_info info_of(const struct pool *p, uint32_t index) {
 
 static int find(struct pool *p, uint64_t addr, struct block_info *out) {
   if (p->released) return POOL_E_RELEASED;
-  struct arena *a = oci_suballoc_arena(&p->sub, addr);
-  uint32_t index = a ? oci_suballoc_find(&p->sub, a, addr) : 0;
+  struct arena *a = suballoc_arena(&p->sub, addr);
+  uint32_t index = a ? suballoc_find(&p->sub, a, addr) : 0;
   if (index) return *out = info_of(p, index), POOL_OK;
   const struct range *r = oci_ranges_find(&p->external, addr);
   if (!r) return POOL_MISS;
@@ -304,7 +333,7 @@ int oci_pool_find(struct pool *p, uint64_t addr, struct block_info *out) {
 
 bool oci_pool_contains(struct pool *p, uint64_t addr) {
   pool_lock(p);
-  bool inside = oci_suballoc_arena(&p->sub, addr) != NULL;
+  bool inside = suballoc_arena(&p->sub, addr) != NULL;
   pool_unlock(p);
   return inside;
 }
@@ -348,7 +377,7 @@ static int note(struct pool *p, struct range *r, const char *owner, const struct
   if (p->released) return POOL_E_RELEASED;
   if (oci_suballoc_overlaps(&p->sub, r->from, r->from + r->bytes)) return POOL_E_INVALID;
   if (oci_ranges_overlap(&p->external, r->from, r->bytes)) return POOL_EXISTS;
-  if (!oci_ledger_tag(&p->ledger, site, owner, true, &r->tag)) return POOL_E_HOST_NOMEM;
+  if (!ledger_tag(&p->ledger, site, owner, true, &r->tag)) return POOL_E_HOST_NOMEM;
   if (!oci_ranges_add(&p->external, r)) return POOL_E_HOST_NOMEM;
   ledger_live(&p->ledger, r->tag, r->bytes);
   return POOL_OK;

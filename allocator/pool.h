@@ -79,6 +79,8 @@ void oci_pool_stop(struct pool *p, bool stop);
 struct pool_arena_info { uint64_t base; uint64_t bytes; bool managed; };
 void oci_pool_release_arenas(struct pool *p, void (*each)(void *arg, const struct pool_arena_info *a, int status),
                              void *arg);
+/* The same where the device's context is gone: the driver is not called. */
+void oci_pool_abandon_arenas(struct pool *p);
 /* Frees the records. The arenas must have been released. */
 void oci_pool_destroy(struct pool *p);
 
@@ -98,6 +100,10 @@ enum pool_release {
    RETIRE need no memory and call no driver. */
 int oci_pool_free(struct pool *p, uint64_t ptr, unsigned classes, enum pool_release how, void *stream,
                   bool tracked_too);
+/* A retired block goes back by itself: the caller knows that nothing uses it. POOL_E_NOT_OWNED if it is not retired. */
+int oci_pool_unretire(struct pool *p, uint64_t ptr);
+/* Is any block waiting for an event? Lock-free, a moment old. */
+bool oci_pool_pending(const struct pool *p);
 /* Asks for pending blocks' events and takes back those that passed. Cheap where nothing is pending. */
 void oci_pool_collect(struct pool *p);
 

@@ -89,14 +89,20 @@ void oci_text_add_json(struct text *t, const char *s) {
   add(t, "\"", 1);
 }
 
-void oci_text_add_bytes(struct text *t, uint64_t bytes) {
+void oci_text_bytes(char *buf, size_t n, uint64_t bytes) {
   static const char *const units[] = {"B", "KB", "MB", "GB", "TB"};
   uint64_t scale = 1;
   size_t u = 0;
   for (; bytes / scale >= 1000 && u + 1 < sizeof units / sizeof *units; u++) scale *= 1000;
   /* Without %f: its decimal point is the locale's. Rounded down. */
-  if (u) oci_text_add(t, "%" PRIu64 ".%02" PRIu64 " %s", bytes / scale, bytes % scale * 100 / scale, units[u]);
-  else oci_text_add(t, "%" PRIu64 " B", bytes);
+  if (u) snprintf(buf, n, "%" PRIu64 ".%02" PRIu64 " %s", bytes / scale, bytes % scale * 100 / scale, units[u]);
+  else snprintf(buf, n, "%" PRIu64 " B", bytes);
+}
+
+void oci_text_add_bytes(struct text *t, uint64_t bytes) {
+  char amount[40];
+  oci_text_bytes(amount, sizeof amount, bytes);
+  oci_text_add(t, "%s", amount);
 }
 
 char *oci_text_take(struct text *t) {

@@ -21,7 +21,8 @@ void oci_text_add(struct text *t, const char *fmt, ...) __attribute__((format(pr
    UTF-8 (U+FFFD for what is not); NULL becomes null. */
 void oci_text_add_plain(struct text *t, const char *s);
 void oci_text_add_json(struct text *t, const char *s);
-/* "2.07 GB"; "1,152 B" */
+/* "2.07 GB", "1152 B"; 40 bytes are always enough. */
+void oci_text_bytes(char *buf, size_t n, uint64_t bytes);
 void oci_text_add_bytes(struct text *t, uint64_t bytes);
 /* The string, for oci_strfree(NULL, ...); NULL if memory ran out. t is empty afterwards. */
 char *oci_text_take(struct text *t);

@@ -166,6 +166,10 @@ static void drop(struct pool *p, struct pending *list) {
   }
 }
 
+bool oci_pool_pending(const struct pool *p) {
+  return __atomic_load_n(&p->pending_count, __ATOMIC_RELAXED) != 0;
+}
+
 void oci_pool_collect(struct pool *p) {
   /* A count that is a moment old only puts the block off to the next time. */
   if (!__atomic_load_n(&p->pending_count, __ATOMIC_RELAXED)) return;
@@ -205,6 +209,28 @@ void oci_pool_wait_list(struct pool *p, uint32_t index) {
   else w->head = index;
   w->tail = index;
   w->count++;
+}
+
+static bool leave_list(struct pool *p, struct waiting *w, uint32_t index) {
+  uint32_t before = 0;
+  for (uint32_t i = w->head; i && i != index; i = pool_block(p, i)->list_next) before = i;
+  uint32_t found = before ? pool_block(p, before)->list_next : w->head;
+  if (found != index) return false;
+  uint32_t next = pool_block(p, index)->list_next;
+  if (before) pool_block(p, before)->list_next = next;
+  else w->head = next;
+  if (w->tail == index) w->tail = before;
+  w->count--;
+  return true;
+}
+
+int oci_pool_unretire(struct pool *p, uint64_t ptr) {
+  pool_lock(p);
+  struct verdict v = oci_pool_judge(p, ptr, ~0u, true);
+  bool retired = v.index && v.start == ptr && v.state == BLOCK_RETIRED && leave_list(p, &p->retired, v.index);
+  if (retired) oci_pool_unuse(p, v.index);
+  pool_unlock(p);
+  return retired ? POOL_OK : oci_error(POOL_E_NOT_OWNED, "0x%" PRIx64 " is no retired block", ptr);
 }
 
 static void take(struct pool *p, struct waiting *w, struct pool_batch *b) {

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "tests/fixture.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- opening ---- */
+
+enum fx_backend fx_which(void) {
+  const char *name = getenv("LIBOC_TEST_BACKEND");
+  if (!name || strcmp(name, "host") == 0) return FX_HOST;
+  ck_assert_msg(strcmp(name, "cuda") == 0, "LIBOC_TEST_BACKEND is %s: host or cuda", name);
+  return FX_CUDA;
+}
+
+static oc_backend *open_host(const struct fx_options *o) {
+  oc_host_options opt = {.struct_size = sizeof opt, .device_bytes = o->device_bytes, .managed_bytes = o->managed_bytes};
+  if (o->no_managed) opt.flags |= OC_HOST_NO_MANAGED;
+  if (o->recycle) opt.flags |= OC_HOST_RECYCLE;
+  if (o->chunks) opt.flags |= OC_HOST_CHUNKS;
+  if (o->poison) opt.flags |= OC_HOST_POISON;
+  if (o->no_events) opt.flags |= OC_HOST_NO_EVENTS;
+  oc_backend *b;
+  ck_ok(oc_backend_open_host(&opt, &b));
+  return b;
+}
+
+oc_backend *fx_open(const struct fx_options *opt) {
+  const struct fx_options none = {0};
+  ck_assert_msg(fx_which() == FX_HOST, "no test fixture for this backend");
+  return open_host(opt ? opt : &none);
+}
+
+static oc_host_stats host_stats(oc_backend *b) {
+  oc_host_stats s = {.struct_size = sizeof s};
+  ck_ok(oc_host_get_stats(b, &s));
+  return s;
+}
+
+void fx_close(oc_backend *b) {
+  oc_host_stats s = host_stats(b);
+  ck_assert_uint_eq(s.device_blocks + s.managed_blocks, 0);
+  ck_assert_uint_eq(s.device_used + s.managed_used, 0);
+  ck_assert_uint_eq(s.modules, 0);
+  ck_assert_uint_eq(s.events, 0);
+  ck_assert_uint_eq(s.stale_launches, 0);
+  ck_assert_uint_eq(s.bad_frees, 0);
+  ck_ok(oc_backend_close(b));
+}
+
+oc_model *fx_model_opt(oc_backend *b, oc_model_options opt) {
+  oc_model *m;
+  opt.struct_size = sizeof opt;
+  ck_ok(oc_model_create(b, &opt, &m));
+  return m;
+}
+
+oc_model *fx_model(oc_backend *b) {
+  return fx_model_opt(b, (oc_model_options){0});
+}
+
+/* ---- knobs ---- */
+
+bool fx_can(enum fx_knob k) {
+  (void)k;
+  return true;
+}
+
+void fx_skip_at(const char *file, int line, const char *why) {
+  printf("SKIPPED %s:%d: %s\n", file, line, why);
+}
+
+void fx_stall(oc_backend *b, oc_stream s, bool stalled) { ck_ok(oc_host_stall(b, s, stalled)); }
+void fx_delay(oc_backend *b, const char *entry, uint64_t ns) { ck_ok(oc_host_delay(b, entry, ns)); }
+void fx_capturing(oc_backend *b, oc_stream s, bool on) { ck_ok(oc_host_set_capturing(b, s, on)); }
+uint64_t fx_calls(oc_backend *b, const char *entry) { return oc_host_calls(b, entry); }
+uint64_t fx_all_calls(oc_backend *b) { return host_stats(b).calls; }
+uint64_t fx_stale(oc_backend *b) { return host_stats(b).stale_launches; }
+size_t fx_used(oc_backend *b) { return host_stats(b).device_used; }
+uint64_t fx_blocks(oc_backend *b) { return host_stats(b).device_blocks + host_stats(b).managed_blocks; }
+uint64_t fx_modules(oc_backend *b) { return host_stats(b).modules; }
+uint64_t fx_events(oc_backend *b) { return host_stats(b).events; }
+
+void fx_fail(oc_backend *b, const char *entry, uint64_t nth, uint64_t count, oc_status as) {
+  ck_ok(oc_host_fail(b, entry, nth, count, as));
+}
+
+/* ---- streams and memory ---- */
+
+static const oc_backend_ops *table(oc_backend *b) { return oc_backend_table(b); }
+static void *self(oc_backend *b) { return oc_backend_self(b); }
+
+oc_stream fx_stream(oc_backend *b) {
+  oc_stream s;
+  ck_ok(table(b)->stream_create(self(b), &s));
+  return s;
+}
+
+void fx_stream_free(oc_backend *b, oc_stream s) { ck_ok(table(b)->stream_destroy(self(b), s)); }
+void fx_sync(oc_backend *b, oc_stream s) { ck_ok(table(b)->synchronize(self(b), s)); }
+
+void fx_read(oc_backend *b, void *dst, oc_devptr src, size_t n) {
+  ck_ok(table(b)->copy_d2h(self(b), dst, src, n, NULL));
+  fx_sync(b, NULL);
+}
+
+void fx_write(oc_backend *b, oc_devptr dst, const void *src, size_t n) {
+  ck_ok(table(b)->copy_h2d(self(b), dst, src, n, NULL));
+  fx_sync(b, NULL);
+}
+
+/* ---- kernels ---- */
+
+static void k_add(const oc_host_launch *launch, void *const *params) {
+  (void)launch;
+  uint64_t ptr;
+  memcpy(&ptr, params[0], sizeof ptr);
+  *(uint32_t *)(uintptr_t)ptr += *(const uint32_t *)params[1];
+}
+
+static void k_fill(const oc_host_launch *launch, void *const *params) {
+  (void)launch;
+  uint64_t ptr;
+  memcpy(&ptr, params[0], sizeof ptr);
+  uint32_t value = *(const uint32_t *)params[1], n = *(const uint32_t *)params[2];
+  for (uint32_t i = 0; i < n; i++) ((uint32_t *)(uintptr_t)ptr)[i] = value;
+}
+
+static const uint32_t add_params[] = {8, 4}, fill_params[] = {8, 4, 4};
+static const oc_host_function functions[] = {
+  {"add", k_add, 2, add_params},
+  {"fill", k_fill, 3, fill_params},
+};
+static const oc_host_module host_module = {sizeof host_module, 2, functions};
+
+void fx_load(oc_model *m, const char *name) {
+  ck_ok(oc_model_load_module(m, name, &host_module, sizeof host_module));
+}
+
+static void launch(oc_backend *b, oc_kernel k, oc_stream s, void **params) {
+  const uint32_t one[3] = {1, 1, 1};
+  ck_ok(table(b)->launch(self(b), k, one, one, 0, s, params));
+}
+
+void fx_launch_add(oc_backend *b, oc_kernel k, oc_stream s, oc_devptr ptr, uint32_t n) {
+  launch(b, k, s, (void *[]){&ptr, &n});
+}
+
+void fx_launch_fill(oc_backend *b, oc_kernel k, oc_stream s, oc_devptr ptr, uint32_t value, uint32_t n) {
+  launch(b, k, s, (void *[]){&ptr, &value, &n});
+}
+
+/* ---- threads ---- */
+
+struct crew {
+  pthread_barrier_t start;
+  void (*fn)(void *arg, unsigned i);
+  void *arg;
+};
+
+struct hand {
+  struct crew *crew;
+  unsigned i;
+};
+
+static void *work(void *arg) {
+  struct hand *h = arg;
+  pthread_barrier_wait(&h->crew->start);
+  h->crew->fn(h->crew->arg, h->i);
+  return NULL;
+}
+
+void fx_threads(unsigned n, void (*fn)(void *arg, unsigned i), void *arg) {
+  struct crew crew = {.fn = fn, .arg = arg};
+  pthread_t threads[64];
+  struct hand hands[64];
+  ck_assert_uint_le(n, 64);
+  pthread_barrier_init(&crew.start, NULL, n);
+  for (unsigned i = 0; i < n; i++) {
+    hands[i] = (struct hand){&crew, i};
+    ck_assert_int_eq(pthread_create(&threads[i], NULL, work, &hands[i]), 0);
+  }
+  for (unsigned i = 0; i < n; i++) pthread_join(threads[i], NULL);
+  pthread_barrier_destroy(&crew.start);
+}
+
+void fx_msleep(unsigned ms) {
+  nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000}, NULL);
+}
+
+int fx_run(Suite *s) {
+  SRunner *r = srunner_create(s);
+  srunner_run_all(r, CK_ENV);
+  int failed = srunner_ntests_failed(r);
+  srunner_free(r);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
