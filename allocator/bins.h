@@ -17,11 +17,14 @@
 #define BIN_ROWS (32u - BIN_SPLIT_BITS + 1u)
 #define BIN_COUNT (BIN_ROWS * BIN_SPLIT)
 
+/* Which of two comes next is a coin toss: a select, not a jump that is guessed wrong half the time. */
+#define EITHER(condition, yes, no) (__builtin_expect_with_probability(!!(condition), 1, 0.5) ? (yes) : (no))
+
 /* bit r of rows is set <=> map[r] != 0; bit c of map[r] is set <=> head[r * BIN_SPLIT + c] != 0 */
 struct bins {
   uint32_t rows;
   uint32_t map[BIN_ROWS];
-  uint32_t head[BIN_COUNT];
+  uint32_t head[BIN_COUNT + 1];  /* the last is always 0 */
 };
 
 static inline uint32_t lowest_bit(uint32_t word) { return (uint32_t)__builtin_ctz(word); }
@@ -29,9 +32,8 @@ static inline uint32_t highest_bit(uint32_t word) { return 31u - (uint32_t)__bui
 static inline uint32_t bits_from(uint32_t bit) { return bit < 32 ? ~0u << bit : 0; }
 
 static inline uint32_t bin_of(uint32_t units) {
-  if (units < BIN_SPLIT) return units;
-  uint32_t top = highest_bit(units);
-  return (top - BIN_SPLIT_BITS + 1) * BIN_SPLIT + ((units >> (top - BIN_SPLIT_BITS)) & (BIN_SPLIT - 1));
+  uint32_t shift = highest_bit(units | BIN_SPLIT) - BIN_SPLIT_BITS;
+  return shift * BIN_SPLIT + (units >> shift);
 }
 
 /* The first bin from `bin` on that has a block; BIN_COUNT if none has. */
@@ -39,44 +41,36 @@ static inline uint32_t bins_from(const struct bins *b, uint32_t bin) {
   uint32_t row = bin / BIN_SPLIT;
   if (row >= BIN_ROWS) return BIN_COUNT;
   uint32_t here = b->map[row] & bits_from(bin % BIN_SPLIT);
-  if (here) return row * BIN_SPLIT + lowest_bit(here);
   uint32_t above = b->rows & bits_from(row + 1);
-  if (!above) return BIN_COUNT;
-  row = lowest_bit(above);
-  return row * BIN_SPLIT + lowest_bit(b->map[row]);
+  if (!(here | above)) return BIN_COUNT;
+  row = EITHER(here, row, lowest_bit(above | 1u << 31));
+  here = EITHER(here, here, b->map[row]);
+  return row * BIN_SPLIT + lowest_bit(here);
 }
 
-/* Last in, first out: the block freed last is the likeliest to be in the device's caches, and nothing has to be
-   searched for. */
-static inline void bins_insert(struct bins *bins, struct slab *s, uint32_t index) {
+/*
+ * Last in, first out: the block freed last is the likeliest to be in the device's caches, and nothing has to be
+ * searched for. Links to nowhere are written too, to the record of index 0, which nobody reads.
+ */
+static inline void bins_insert(struct bins *bins, struct slab *s, uint32_t index, uint32_t bin) {
   struct block *b = slab_at(s, index);
-  uint32_t bin = bin_of(b->units), head = bins->head[bin];
+  uint32_t head = bins->head[bin];
   b->list_prev = 0;
   b->list_next = head;
   bins->head[bin] = index;
-  if (head) {
-    slab_at(s, head)->list_prev = index;
-  } else {
-    bins->map[bin / BIN_SPLIT] |= 1u << (bin % BIN_SPLIT);
-    bins->rows |= 1u << (bin / BIN_SPLIT);
-  }
+  slab_at(s, head)->list_prev = index;
+  bins->map[bin / BIN_SPLIT] |= 1u << (bin % BIN_SPLIT);
+  bins->rows |= 1u << (bin / BIN_SPLIT);
 }
 
-static inline void bins_emptied(struct bins *bins, uint32_t bin) {
-  bins->map[bin / BIN_SPLIT] &= ~(1u << (bin % BIN_SPLIT));
-  if (!bins->map[bin / BIN_SPLIT]) bins->rows &= ~(1u << (bin / BIN_SPLIT));
-}
-
-static inline void bins_remove(struct bins *bins, struct slab *s, uint32_t index) {
-  struct block *b = slab_at(s, index);
-  if (b->list_next) slab_at(s, b->list_next)->list_prev = b->list_prev;
-  if (b->list_prev) {
-    slab_at(s, b->list_prev)->list_next = b->list_next;
-    return;
-  }
-  uint32_t bin = bin_of(b->units);
-  bins->head[bin] = b->list_next;
-  if (!b->list_next) bins_emptied(bins, bin);
+static inline void bins_remove(struct bins *bins, struct slab *s, uint32_t index, uint32_t bin) {
+  const struct block *b = slab_at(s, index);
+  uint32_t row = bin / BIN_SPLIT, next = b->list_next, prev = b->list_prev;
+  uint32_t *link = EITHER(prev, &slab_at(s, prev)->list_next, &bins->head[bin]);
+  *link = next;
+  slab_at(s, next)->list_prev = prev;
+  bins->map[row] &= ~((uint32_t)(bins->head[bin] == 0) << (bin % BIN_SPLIT));
+  bins->rows &= ~((uint32_t)(bins->map[row] == 0) << row);
 }
 
 /* Units of the largest free block; 0 if there is none. Walks one bin. */

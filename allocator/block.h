@@ -35,6 +35,7 @@ struct block {
   uint8_t state : 3;
   uint8_t class : 3;
   uint8_t tracked : 1;
+  uint8_t unused : 1;
   uint8_t slack;                 /* units * 256 - bytes requested */
 };
 _Static_assert(sizeof(struct block) == 32, "two records a cache line");
@@ -42,7 +43,7 @@ _Static_assert(sizeof(struct block) == 32, "two records a cache line");
 #define SLAB_CHUNK_SHIFT 10u
 #define SLAB_CHUNK (1u << SLAB_CHUNK_SHIFT)
 
-/* unused + records of blocks + 1 (index 0) == fresh */
+/* unused + records of blocks + 1 (index 0, never a block: state UNUSED, 0 units) == fresh */
 struct slab {
   struct meta *meta;
   struct block **chunks;
@@ -82,6 +83,14 @@ static inline void slab_give(struct slab *s, uint32_t index) {
   b->list_next = s->unused;
   s->unused = index;
   s->unused_count++;
+}
+
+static inline void block_become(struct block *b, unsigned state, unsigned class, unsigned slack) {
+  b->state = state & 7u;
+  b->class = class & 7u;
+  b->tracked = 0;
+  b->unused = 0;
+  b->slack = (uint8_t)slack;
 }
 
 static inline uint64_t units_bytes(uint32_t units) { return (uint64_t)units << UNIT_SHIFT; }

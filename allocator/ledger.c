@@ -146,22 +146,6 @@ static bool tag_for(struct ledger *l, const struct ledger_tag *key, uint32_t *ou
 
 /* ---- from a caller's pointers ---- */
 
-static struct tag_hint *hint_for(struct ledger *l, const void *site, const char *owner) {
-  uint64_t h = (uint64_t)(uintptr_t)site / 8 + (uint64_t)(uintptr_t)owner * 31;
-  return &l->hints[(h ^ h >> 7) % TAG_HINTS];
-}
-
-static bool same_text(const struct ledger *l, uint32_t name, const char *text) {
-  return text ? name && !strcmp(l->names[name].text, text) : !name;
-}
-
-static bool still_means(const struct ledger *l, const struct ledger_tag *t, const struct pool_site *site,
-                        const char *owner, bool external) {
-  if (t->external != external || !same_text(l, t->owner, owner)) return false;
-  if (!site) return !t->file;
-  return t->line == site->line && same_text(l, t->file, site->file) && same_text(l, t->func, site->func);
-}
-
 static bool look_up(struct ledger *l, const struct pool_site *site, const char *owner, bool external,
                     uint32_t *out) {
   struct ledger_tag key = {.line = site ? site->line : 0, .external = external};
@@ -169,17 +153,14 @@ static bool look_up(struct ledger *l, const struct pool_site *site, const char *
          intern(l, owner, &key.owner) && tag_for(l, &key, out);
 }
 
-bool oci_ledger_tag(struct ledger *l, const struct pool_site *site, const char *owner, bool external,
-                    uint32_t *tag) {
-  if (site && !site->file) site = NULL;
-  struct tag_hint *hint = hint_for(l, site, owner);
-  if (hint->tag_plus_1 && hint->site == site && hint->owner == owner &&
-      still_means(l, &l->tags[hint->tag_plus_1 - 1], site, owner, external)) {
-    *tag = hint->tag_plus_1 - 1;
-    return true;
-  }
-  if (!look_up(l, site, owner, external, tag)) return false;
-  *hint = (struct tag_hint){site, owner, *tag + 1};
+bool oci_ledger_intern(struct ledger *l, const struct pool_site *site, const char *owner, bool external,
+                       uint32_t *tag) {
+  if (!look_up(l, site && site->file ? site : NULL, owner, external, tag)) return false;
+  const struct ledger_tag *t = &l->tags[*tag];
+  *ledger_hint(l, site, owner) = (struct tag_hint){
+    .site = site, .owner = owner, .tag = *tag, .line = t->line, .external = external, .known = true,
+    .file_text = name_text(l, t->file), .func_text = name_text(l, t->func), .owner_text = name_text(l, t->owner),
+  };
   return true;
 }
 

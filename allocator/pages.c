@@ -66,16 +66,6 @@ static bool is_leaf(uint32_t entry) { return entry & PAGE_LEAF; }
 static uint32_t highest32(uint32_t word) { return 31u - (uint32_t)__builtin_clz(word); }
 static uint32_t highest64(uint64_t word) { return 63u - (uint32_t)__builtin_clzll(word); }
 
-static void mark_page(struct pages *p, uint32_t page) {
-  p->map[page / 64] |= UINT64_C(1) << (page % 64);
-  p->summary[page / 4096] |= UINT64_C(1) << (page / 64 % 64);
-}
-
-static void unmark_page(struct pages *p, uint32_t page) {
-  p->map[page / 64] &= ~(UINT64_C(1) << (page % 64));
-  if (!p->map[page / 64]) p->summary[page / 4096] &= ~(UINT64_C(1) << (page / 64 % 64));
-}
-
 static uint64_t bits_below(uint32_t bit) { return (UINT64_C(1) << bit) - 1; }
 
 /* The last marked page before `page`. There is one: an arena's first block starts in page 0. */
@@ -128,27 +118,15 @@ void oci_pages_fini(struct pages *p, struct meta *meta, struct leaves *l) {
 
 /* ---- starts come and go ---- */
 
-/* Does the neighbour start in the same page, or part of one, as b? */
-static bool together(const struct slab *s, uint32_t neighbour, const struct block *b, uint32_t shift) {
-  return neighbour && slab_at(s, neighbour)->off >> shift == b->off >> shift;
-}
-
 static void leaf_add(struct leaf *leaf, const struct slab *s, uint32_t index) {
   const struct block *b = slab_at(s, index);
-  if (together(s, b->prev, b, LEAF_SHIFT)) return;
+  if (starts_with(s, b->prev, b, LEAF_SHIFT)) return;
   leaf->first[part_in_page(b->off)] = index;
   leaf->mask |= 1u << part_in_page(b->off);
 }
 
-void oci_pages_add(struct pages *p, struct leaves *l, const struct slab *s, uint32_t index) {
-  const struct block *b = slab_at(s, index);
-  uint32_t *entry = &p->entry[page_of(b->off)];
-  if (is_leaf(*entry)) {
-    leaf_add(leaf_at(l, *entry), s, index);
-  } else if (!together(s, b->prev, b, PAGE_SHIFT)) {
-    if (!*entry) mark_page(p, page_of(b->off));
-    *entry = index;
-  }
+void oci_pages_add_leaf(struct pages *p, struct leaves *l, const struct slab *s, uint32_t index) {
+  leaf_add(leaf_at(l, p->entry[page_of(slab_at(s, index)->off)]), s, index);
 }
 
 /* False: nothing starts in the page any more. */
@@ -156,23 +134,17 @@ static bool leaf_remove(struct leaf *leaf, const struct slab *s, uint32_t index)
   const struct block *b = slab_at(s, index);
   uint32_t part = part_in_page(b->off);
   if (leaf->first[part] != index) return true;
-  leaf->first[part] = together(s, b->next, b, LEAF_SHIFT) ? b->next : 0;
+  leaf->first[part] = starts_with(s, b->next, b, LEAF_SHIFT) ? b->next : 0;
   if (!leaf->first[part]) leaf->mask &= ~(1u << part);
   return leaf->mask != 0;
 }
 
-void oci_pages_remove(struct pages *p, struct leaves *l, const struct slab *s, uint32_t index) {
-  const struct block *b = slab_at(s, index);
-  uint32_t *entry = &p->entry[page_of(b->off)], left = 0;
-  if (is_leaf(*entry)) {
-    if (leaf_remove(leaf_at(l, *entry), s, index)) return;
-    leaf_give(l, *entry);
-  } else {
-    if (*entry != index) return;
-    left = together(s, b->next, b, PAGE_SHIFT) ? b->next : 0;
-  }
-  *entry = left;
-  if (!left) unmark_page(p, page_of(b->off));
+void oci_pages_remove_leaf(struct pages *p, struct leaves *l, const struct slab *s, uint32_t index) {
+  uint32_t page = page_of(slab_at(s, index)->off), entry = p->entry[page];
+  if (leaf_remove(leaf_at(l, entry), s, index)) return;
+  leaf_give(l, entry);
+  p->entry[page] = 0;
+  pages_unmark(p, page, true);
 }
 
 /* ---- finding ---- */
@@ -205,7 +177,7 @@ static uint32_t page_start(const struct pages *p, const struct leaves *l, uint32
   return is_leaf(entry) ? leaf_at(l, entry)->first[highest32(leaf_at(l, entry)->mask)] : entry;
 }
 
-uint32_t oci_pages_find(struct pages *p, struct leaves *l, const struct slab *s, uint32_t off) {
+uint32_t oci_pages_search(struct pages *p, struct leaves *l, const struct slab *s, uint32_t off) {
   uint32_t steps = 0, index = page_find(p, l, s, off);
   if (!index) index = page_start(p, l, page_before(p, page_of(off)));
   uint32_t page = page_of(slab_at(s, index)->off);

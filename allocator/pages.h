@@ -13,7 +13,7 @@
 #ifndef OCI_ALLOCATOR_PAGES_H
 #define OCI_ALLOCATOR_PAGES_H
 
-#include "allocator/block.h"
+#include "allocator/bins.h"
 
 #define PAGE_SHIFT 8u            /* units in a page: 64 KiB */
 #define LEAF_SHIFT 3u            /* units in a part: 2 KiB */
@@ -45,11 +45,61 @@ bool oci_pages_init(struct pages *p, struct meta *meta, uint32_t units);
 /* Leaves that are still in use are given back. */
 void oci_pages_fini(struct pages *p, struct meta *meta, struct leaves *l);
 
-/* The block is linked to its neighbours: after linking, before unlinking. */
-void oci_pages_add(struct pages *p, struct leaves *l, const struct slab *s, uint32_t index);
-void oci_pages_remove(struct pages *p, struct leaves *l, const struct slab *s, uint32_t index);
-/* The block that contains off. */
-uint32_t oci_pages_find(struct pages *p, struct leaves *l, const struct slab *s, uint32_t off);
+/* Where the page is crowded, or the block not found at once. */
+void oci_pages_add_leaf(struct pages *p, struct leaves *l, const struct slab *s, uint32_t index);
+void oci_pages_remove_leaf(struct pages *p, struct leaves *l, const struct slab *s, uint32_t index);
+uint32_t oci_pages_search(struct pages *p, struct leaves *l, const struct slab *s, uint32_t off);
+
+/* Does the neighbour start in the same page, or part of one, as b? */
+static inline bool starts_with(const struct slab *s, uint32_t neighbour, const struct block *b, uint32_t shift) {
+  return (neighbour != 0) & (slab_at(s, neighbour)->off >> shift == b->off >> shift);
+}
+
+static inline void pages_mark(struct pages *p, uint32_t page) {
+  p->map[page / 64] |= UINT64_C(1) << (page % 64);
+  p->summary[page / 4096] |= UINT64_C(1) << (page / 64 % 64);
+}
+
+static inline void pages_unmark(struct pages *p, uint32_t page, bool really) {
+  uint64_t left = p->map[page / 64] & ~((uint64_t)really << (page % 64));
+  p->map[page / 64] = left;
+  p->summary[page / 4096] &= ~((uint64_t)(left == 0) << (page / 64 % 64));
+}
+
+/* The block is linked to its neighbours: after linking, before unlinking. Without jumps: whether a block is the
+   first of its page is a coin toss. */
+static inline void pages_add(struct pages *p, struct leaves *l, const struct slab *s, uint32_t index) {
+  const struct block *b = slab_at(s, index);
+  uint32_t page = b->off >> PAGE_SHIFT, entry = p->entry[page];
+  if (entry & PAGE_LEAF) {
+    oci_pages_add_leaf(p, l, s, index);
+    return;
+  }
+  bool behind = starts_with(s, b->prev, b, PAGE_SHIFT);
+  p->entry[page] = EITHER(behind, entry, index);
+  pages_mark(p, page);
+}
+
+static inline void pages_remove(struct pages *p, struct leaves *l, const struct slab *s, uint32_t index) {
+  const struct block *b = slab_at(s, index);
+  uint32_t page = b->off >> PAGE_SHIFT, entry = p->entry[page];
+  if (entry & PAGE_LEAF) {
+    oci_pages_remove_leaf(p, l, s, index);
+    return;
+  }
+  uint32_t heir = EITHER(starts_with(s, b->next, b, PAGE_SHIFT), b->next, 0);
+  entry = EITHER(entry == index, heir, entry);
+  p->entry[page] = entry;
+  pages_unmark(p, page, entry == 0);
+}
+
+/* The block that contains off; at once where a block, the first of its page, starts there. */
+static inline uint32_t pages_find(struct pages *p, struct leaves *l, const struct slab *s, uint32_t off) {
+  uint32_t entry = p->entry[off >> PAGE_SHIFT];
+  if (!(entry & PAGE_LEAF) && entry && slab_at(s, entry)->off == off) return entry;
+  return oci_pages_search(p, l, s, off);
+}
+
 /* Does the table say exactly what the list of blocks from `first` on says? */
 bool oci_pages_check(const struct pages *p, const struct leaves *l, const struct slab *s, uint32_t first);
 

@@ -5,9 +5,6 @@
 
 #include "allocator/pool.h"
 
-/* How many blocks of a bin are looked at for a tight fit before a larger bin is cut. */
-#define TIGHT_TRIES 8u
-
 void oci_suballoc_init(struct suballoc *s, struct meta *meta) {
   *s = (struct suballoc){.meta = meta};
   oci_slab_init(&s->slab, meta);
@@ -114,15 +111,16 @@ static void attach(struct suballoc *s, struct arena *a, enum block_state state, 
   memmove(&s->spans[place + 1], &s->spans[place], (s->count - place) * sizeof *s->spans);
   s->spans[place] = (struct span){a->driver_base, a->driver_base + a->driver_bytes, a};
   s->count++;
-  *block_at(s, a->first) = (struct block){.units = a->units, .arena = a->slot, .state = state & 7u, .tag = tag};
-  oci_pages_add(&a->pages, &s->leaves, &s->slab, a->first);
+  *block_at(s, a->first) = (struct block){.units = a->units, .arena = a->slot, .tag = tag};
+  block_become(block_at(s, a->first), state, 0, 0);
+  pages_add(&a->pages, &s->leaves, &s->slab, a->first);
   s->total_units += a->units;
 }
 
 void oci_arena_attach(struct suballoc *s, struct arena *a) {
   attach(s, a, BLOCK_FREE, 0);
   s->free_units += a->units;
-  bins_insert(&s->bins, &s->slab, a->first);
+  bins_insert(&s->bins, &s->slab, a->first, bin_of(a->units));
 }
 
 void oci_arena_attach_lost(struct suballoc *s, struct arena *a, uint32_t tag) {
@@ -136,7 +134,7 @@ static void drop_blocks(struct suballoc *s, struct arena *a) {
   for (uint32_t i = a->first; i; i = next) {
     struct block *b = block_at(s, i);
     next = b->next;
-    if (b->state == BLOCK_FREE) bins_remove(&s->bins, &s->slab, i);
+    if (b->state == BLOCK_FREE) bins_remove(&s->bins, &s->slab, i, bin_of(b->units));
     if (i != a->first) slab_give(&s->slab, i);
   }
   block_at(s, a->first)->next = 0;
@@ -144,12 +142,13 @@ static void drop_blocks(struct suballoc *s, struct arena *a) {
 
 void oci_arena_detach(struct suballoc *s, struct arena *a) {
   uint32_t place = span_place(s, a->driver_base) - 1;
+  memset(s->hints, 0, sizeof s->hints);
   s->count--;
   memmove(&s->spans[place], &s->spans[place + 1], (s->count - place) * sizeof *s->spans);
   s->total_units -= a->units;
   s->free_units -= a->units - a->used;
   a->used = 0;
-  oci_pages_remove(&a->pages, &s->leaves, &s->slab, a->first);
+  pages_remove(&a->pages, &s->leaves, &s->slab, a->first);
   drop_blocks(s, a);
 }
 
@@ -173,133 +172,169 @@ struct arena *oci_suballoc_empty(const struct suballoc *s) {
 
 /* ---- finding a free block ---- */
 
+/* Good fit: one of the request's own bin, else one of the next bin that has any, whose blocks all have room, and
+   only before growth a walk. So a block of just the size that was freed is found again, and the large free block
+   of an idle arena is cut last. Most bins have one block; of large ones, where a wrong cut is dear, more are
+   looked at. */
+#define OWN_TRIES 16u
+#define LARGE_UNITS ((16u << 20) / UNIT_BYTES)
+
 /* What a request needs; pad: the most units that aligning can skip in a block. */
 struct need {
   uint32_t units;
   uint64_t align, pad;
 };
 
-static uint64_t gap_in(const struct suballoc *s, const struct block *b, const struct need *n) {
-  return n->pad ? units_to(suballoc_addr(s, b), n->align) : 0;
+/* Where in b, counted from its start, the request would lie: as high as alignment lets it. Below 0: nowhere. */
+static int64_t place_in(const struct suballoc *s, const struct block *b, const struct need *n) {
+  int64_t high = (int64_t)b->units - n->units;
+  if (!n->pad || high < 0) return high;
+  uint64_t addr = suballoc_addr(s, b) + ((uint64_t)high << UNIT_SHIFT);
+  return high - (int64_t)((addr & (n->align - 1)) >> UNIT_SHIFT);
 }
 
-static bool has_room(const struct suballoc *s, const struct block *b, const struct need *n) {
-  return gap_in(s, b, n) + n->units <= b->units;
-}
-
-/* The tightest fit among a bin's first few blocks; 0 if none of them fits. */
-static uint32_t tightest(const struct suballoc *s, uint32_t bin, const struct need *n, uint32_t tries) {
-  uint32_t best = 0, best_units = ~0u;
-  for (uint32_t i = s->bins.head[bin]; i && tries--; i = block_at(s, i)->list_next) {
-    const struct block *b = block_at(s, i);
-    if (b->units >= best_units || !has_room(s, b, n)) continue;
-    best = i;
-    best_units = b->units;
-    if (best_units == n->units) break;
-  }
-  return best;
+/* The first of a bin's first few blocks that has room; 0 if none of them has. */
+static uint32_t first_fit(const struct suballoc *s, uint32_t bin, const struct need *n, uint32_t tries) {
+  for (uint32_t i = s->bins.head[bin]; i && tries--; i = block_at(s, i)->list_next)
+    if (place_in(s, block_at(s, i), n) >= 0) return i;
+  return 0;
 }
 
 /* Looks at every block of the bins where some may have room and some not. */
 static uint32_t any_fit(const struct suballoc *s, uint32_t from, uint32_t to, const struct need *n) {
   for (uint32_t bin = bins_from(&s->bins, from); bin <= to && bin < BIN_COUNT; bin = bins_from(&s->bins, bin + 1)) {
-    uint32_t found = tightest(s, bin, n, ~0u);
+    uint32_t found = first_fit(s, bin, n, ~0u);
     if (found) return found;
   }
   return 0;
 }
 
-/* Good fit: a tight one in the request's own bin, else the smallest bin whose blocks all have room, and only
-   before growth a walk. So a block of just the size that was freed is found again, and the large free block of
-   an idle arena is cut last. */
-static uint32_t find_free(const struct suballoc *s, const struct need *n) {
-  uint32_t own = bin_of(n->units), found = tightest(s, own, n, TIGHT_TRIES);
+static __attribute__((noinline)) uint32_t find_with_care(const struct suballoc *s, const struct need *n) {
+  uint32_t own = bin_of(n->units), found = first_fit(s, own, n, OWN_TRIES);
   if (found) return found;
   uint64_t padded = n->units + n->pad;
   uint32_t sure = padded > UINT32_MAX ? BIN_COUNT : bin_of((uint32_t)padded) + 1;
-  uint32_t bin = bins_from(&s->bins, own + 1);
-  if (bin < sure && (found = tightest(s, bin, n, TIGHT_TRIES))) return found;
-  if (bin < sure) bin = bins_from(&s->bins, sure);
-  if (bin < BIN_COUNT) return tightest(s, bin, n, TIGHT_TRIES);
-  return any_fit(s, own, sure - 1, n);
+  uint32_t bin = bins_from(&s->bins, sure);
+  return bin < BIN_COUNT ? s->bins.head[bin] : any_fit(s, own, sure - 1, n);
 }
 
 /* ---- cutting and joining ---- */
 
-/* Cuts a block, not in a bin, after its first `units`; the rest is a FREE block, in no bin yet. */
-static uint32_t cut(struct suballoc *s, uint32_t index, uint32_t units) {
+/* Cuts a block after its first `units`; the rest is a new block, in no bin. */
+static inline uint32_t cut(struct suballoc *s, struct arena *a, uint32_t index, uint32_t units) {
   uint32_t rest = slab_take(&s->slab);
   struct block *b = block_at(s, index), *r = block_at(s, rest);
-  *r = (struct block){.off = b->off + units, .units = b->units - units, .prev = index, .next = b->next,
-                      .arena = b->arena, .state = BLOCK_FREE};
-  if (b->next) block_at(s, b->next)->prev = rest;
+  r->off = b->off + units;
+  r->units = b->units - units;
+  r->prev = index;
+  r->next = b->next;
+  r->arena = b->arena;
+  block_become(r, BLOCK_FREE, 0, 0);
+  block_at(s, b->next)->prev = rest;   /* index 0 takes what belongs to nobody */
   b->next = rest;
   b->units = units;
-  oci_pages_add(&s->slots[b->arena]->pages, &s->leaves, &s->slab, rest);
+  pages_add(&a->pages, &s->leaves, &s->slab, rest);
   return rest;
 }
 
-int oci_suballoc_carve(struct suballoc *s, uint32_t units, uint64_t align, uint32_t *out) {
-  struct need n = {units, align, (align >> UNIT_SHIFT) - 1};
-  if (!slab_reserve(&s->slab, 2)) return POOL_E_HOST_NOMEM;
-  uint32_t index = find_free(s, &n);
-  if (!index) return POOL_MISS;
-  uint32_t gap = (uint32_t)gap_in(s, block_at(s, index), &n);
-  bins_remove(&s->bins, &s->slab, index);
-  if (gap) {
-    uint32_t aligned = cut(s, index, gap);
-    bins_insert(&s->bins, &s->slab, index);
-    index = aligned;
+/* A free block, in the bin for old_units, has its size changed in place. */
+static inline void rebin(struct suballoc *s, uint32_t index, uint32_t old_units) {
+  uint32_t from = bin_of(old_units), to = bin_of(block_at(s, index)->units);
+  if (from == to) return;
+  bins_remove(&s->bins, &s->slab, index, from);
+  bins_insert(&s->bins, &s->slab, index, to);
+}
+
+/* From the high end: what is left keeps its record, its start and often its bin. */
+static inline uint32_t carve_high(struct suballoc *s, struct arena *a, uint32_t index, uint32_t units) {
+  uint32_t old = block_at(s, index)->units;
+  if (old == units) {
+    bins_remove(&s->bins, &s->slab, index, bin_of(old));
+    return index;
   }
+  uint32_t taken = cut(s, a, index, old - units);
+  rebin(s, index, old);
+  return taken;
+}
+
+static __attribute__((noinline)) uint32_t carve_at(struct suballoc *s, struct arena *a, uint32_t index, uint32_t units, uint32_t place) {
+  index = carve_high(s, a, index, block_at(s, index)->units - place);
+  if (block_at(s, index)->units > units) {
+    uint32_t rest = cut(s, a, index, units);
+    bins_insert(&s->bins, &s->slab, rest, bin_of(block_at(s, rest)->units));
+  }
+  return index;
+}
+
+static __attribute__((noinline)) int carve_with_care(struct suballoc *s, uint32_t units, uint64_t align, uint32_t *out) {
+  struct need n = {units, align, (align >> UNIT_SHIFT) - 1};
+  uint32_t index = find_with_care(s, &n);
+  if (!index) return POOL_MISS;
   struct block *b = block_at(s, index);
-  if (b->units > units) bins_insert(&s->bins, &s->slab, cut(s, index, units));
-  b->state = BLOCK_LIVE;
-  s->slots[b->arena]->used += units;
-  s->free_units -= units;
-  *out = index;
+  *out = carve_at(s, s->slots[b->arena], index, units, (uint32_t)place_in(s, b, &n));
   return POOL_OK;
 }
 
+static inline void use(struct suballoc *s, struct arena *a, uint32_t units) {
+  a->used += units;
+  s->free_units -= units;
+}
+
+int oci_suballoc_carve(struct suballoc *s, uint32_t units, uint64_t align, uint32_t *out) {
+  if (!slab_reserve(&s->slab, 2)) return POOL_E_HOST_NOMEM;
+  uint32_t own = bin_of(units), index = s->bins.head[own];
+  if (units >= LARGE_UNITS || align > UNIT_BYTES) goto with_care;
+  uint32_t larger = s->bins.head[bins_from(&s->bins, own + 1)];
+  index = EITHER(block_at(s, index)->units >= units, index, larger);   /* index 0 has 0 units */
+  if (!index) goto with_care;
+  struct arena *a = s->slots[block_at(s, index)->arena];
+  *out = carve_high(s, a, index, units);
+  use(s, a, units);
+  return POOL_OK;
+with_care:;
+  int status = carve_with_care(s, units, align, out);
+  if (status == POOL_OK) use(s, s->slots[block_at(s, *out)->arena], units);
+  return status;
+}
+
 /* b takes over its right neighbour, which is in no bin. */
-static void join_next(struct suballoc *s, struct arena *a, struct block *b) {
+static inline void join_next(struct suballoc *s, struct arena *a, struct block *b) {
   uint32_t gone = b->next;
   struct block *n = block_at(s, gone);
-  oci_pages_remove(&a->pages, &s->leaves, &s->slab, gone);
+  pages_remove(&a->pages, &s->leaves, &s->slab, gone);
   b->units += n->units;
   b->next = n->next;
-  if (n->next) block_at(s, n->next)->prev = n->prev;
+  block_at(s, n->next)->prev = n->prev;
   slab_give(&s->slab, gone);
 }
 
-static bool is_free(const struct suballoc *s, uint32_t index) {
-  return index && block_at(s, index)->state == BLOCK_FREE;
+static inline bool is_free(const struct suballoc *s, uint32_t index) {
+  return block_at(s, index)->state == BLOCK_FREE;   /* index 0 is not */
 }
 
 void oci_suballoc_free(struct suballoc *s, uint32_t index) {
   struct block *b = block_at(s, index);
   struct arena *a = s->slots[b->arena];
+  uint32_t next = b->next, prev = b->prev;
   a->used -= b->units;
   s->free_units += b->units;
-  if (is_free(s, b->next)) {
-    bins_remove(&s->bins, &s->slab, b->next);
+  if (is_free(s, next)) {
+    bins_remove(&s->bins, &s->slab, next, bin_of(block_at(s, next)->units));
     join_next(s, a, b);
   }
-  if (is_free(s, b->prev)) {
-    index = b->prev;
-    bins_remove(&s->bins, &s->slab, index);
-    b = block_at(s, index);
-    join_next(s, a, b);
+  if (is_free(s, prev)) {
+    uint32_t old = block_at(s, prev)->units;
+    join_next(s, a, block_at(s, prev));
+    rebin(s, prev, old);
+    return;
   }
-  b->state = BLOCK_FREE;
-  b->class = b->tracked = 0;
-  b->slack = 0;
-  b->tag = 0;
-  bins_insert(&s->bins, &s->slab, index);
+  block_become(b, BLOCK_FREE, 0, 0);
+  bins_insert(&s->bins, &s->slab, index, bin_of(b->units));
 }
 
 /* ---- from an address ---- */
 
-/* The last span that starts at or before addr, without branches that mispredict. There is at least one span. */
+/* The last span that starts at or before addr, or the first. There is at least one. */
 static const struct span *span_before(const struct suballoc *s, uint64_t addr) {
   const struct span *at = s->spans;
   for (uint32_t n = s->count; n > 1;) {
@@ -310,16 +345,11 @@ static const struct span *span_before(const struct suballoc *s, uint64_t addr) {
   return at;
 }
 
-struct arena *oci_suballoc_arena(const struct suballoc *s, uint64_t addr) {
+struct arena *oci_suballoc_search(struct suballoc *s, uint64_t addr) {
   if (!s->count) return NULL;
   const struct span *at = span_before(s, addr);
-  return addr >= at->from && addr < at->to ? at->arena : NULL;
-}
-
-uint32_t oci_suballoc_find(struct suballoc *s, struct arena *a, uint64_t addr) {
-  uint64_t off = (addr - a->base) >> UNIT_SHIFT;
-  if (addr < a->base || off >= a->units) return 0;
-  return oci_pages_find(&a->pages, &s->leaves, &s->slab, (uint32_t)off);
+  if (addr < at->from || addr >= at->to) return NULL;
+  return s->hints[(addr >> HINT_SHIFT) % ARENA_HINTS] = at->arena;
 }
 
 bool oci_suballoc_overlaps(const struct suballoc *s, uint64_t from, uint64_t to) {

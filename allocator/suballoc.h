@@ -35,6 +35,10 @@ struct span {
   struct arena *arena;
 };
 
+/* Which arena the addresses of a 64 MiB region were in last time; believed only after a look at the arena. */
+#define ARENA_HINTS 256u
+#define HINT_SHIFT 26u
+
 /* free_units + used of all arenas == total_units */
 struct suballoc {
   struct meta *meta;
@@ -45,6 +49,7 @@ struct suballoc {
   struct arena **slots;                /* [capacity]; NULL: not taken */
   uint32_t count, capacity;
   uint64_t total_units, free_units;
+  struct arena *hints[ARENA_HINTS];
 };
 
 #define ARENA_GRAIN ((uint64_t)2 << 20)                     /* arenas are multiples of it */
@@ -76,18 +81,29 @@ static inline void oci_arena_forget(struct suballoc *s, struct arena *a) { meta_
 /* One without a block in use; NULL if there is none. */
 struct arena *oci_suballoc_empty(const struct suballoc *s);
 
-/* Carves a LIVE block out of a free one. POOL_MISS if none has room, POOL_E_HOST_NOMEM. align: a power of two
-   from 256 on. The caller fills in tag, class and slack. */
+/* Carves a block out of a free one. POOL_MISS if none has room, POOL_E_HOST_NOMEM. align: a power of two
+   from 256 on. The caller makes it LIVE (block_become) and sets its tag. */
 int oci_suballoc_carve(struct suballoc *s, uint32_t units, uint64_t align, uint32_t *out);
 /* Makes a block FREE and joins it with free neighbours. Needs no memory. */
 void oci_suballoc_free(struct suballoc *s, uint32_t index);
 
-/* NULL: in none. */
-struct arena *oci_suballoc_arena(const struct suballoc *s, uint64_t addr);
-/* The block that contains addr, which is in arena a; 0: in the lost ends. */
-uint32_t oci_suballoc_find(struct suballoc *s, struct arena *a, uint64_t addr);
+/* Searches for the arena. NULL: in none. */
+struct arena *oci_suballoc_search(struct suballoc *s, uint64_t addr);
 /* Does anything of an arena lie in [from, to)? */
 bool oci_suballoc_overlaps(const struct suballoc *s, uint64_t from, uint64_t to);
+
+/* NULL: in none. */
+static inline struct arena *suballoc_arena(struct suballoc *s, uint64_t addr) {
+  struct arena *a = s->hints[(addr >> HINT_SHIFT) % ARENA_HINTS];
+  return a && addr - a->driver_base < a->driver_bytes ? a : oci_suballoc_search(s, addr);
+}
+
+/* The block that contains addr, which is in arena a; 0: in the lost ends. */
+static inline uint32_t suballoc_find(struct suballoc *s, struct arena *a, uint64_t addr) {
+  uint64_t off = (addr - a->base) >> UNIT_SHIFT;
+  if (addr < a->base || off >= a->units) return 0;
+  return pages_find(&a->pages, &s->leaves, &s->slab, (uint32_t)off);
+}
 
 static inline uint64_t suballoc_addr(const struct suballoc *s, const struct block *b) {
   return s->slots[b->arena]->base + units_bytes(b->off);
