@@ -35,8 +35,8 @@ static inline struct lookup oci_lookup(const char *a, const char *b) {
 }
 
 static inline bool oci_name_is(const struct name *n, const struct lookup *k) {
-  return n->a_bytes == k->a_bytes && n->b_bytes == k->b_bytes && memcmp(n->text, k->a, k->a_bytes) == 0 &&
-         memcmp(n->text + n->a_bytes + 1, k->b, k->b_bytes) == 0;
+  return n->a_bytes == k->a_bytes && n->b_bytes == k->b_bytes && oci_same_bytes(n->text, k->a, k->a_bytes) &&
+         oci_same_bytes(n->text + n->a_bytes + 1, k->b, k->b_bytes);
 }
 
 /* NULL: not there. */
