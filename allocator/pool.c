@@ -192,9 +192,17 @@ int oci_pool_alloc(struct pool *p, const struct pool_request *r, uint64_t *out) 
   return status == POOL_MISS ? alloc_growing(p, r, out) : status;
 }
 
+static bool takes_requests(struct pool *p) {
+  pool_lock(p);
+  bool takes = !p->stopped;
+  pool_unlock(p);
+  return takes;
+}
+
 int oci_pool_reserve(struct pool *p, size_t bytes) {
   int status = POOL_OK;
   pthread_mutex_lock(&p->growing);
+  if (bytes && !takes_requests(p)) status = released();
   while (bytes && !status) {
     uint64_t part = bytes < ARENA_MOST ? bytes : ARENA_MOST;
     struct order o = {.units = (uint32_t)((part + UNIT_BYTES - 1) >> UNIT_SHIFT), .align = UNIT_BYTES};

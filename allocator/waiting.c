@@ -84,30 +84,39 @@ no_event:
 
 /* ---- collecting ---- */
 
-/* The head could not be asked. It goes to the end of its queue and is asked again another time, so that it
-   does not keep those behind it from being asked. */
-static void put_last(struct pending **at) {
-  struct pending *head = *at, *next = head->next;
-  if (!next) return;
-  dequeue(at);
-  head->next = NULL;
-  next->tail->next = head;
-  next->tail = head;
+#define MOST_FAILURES 4u   /* of queries, in one queue, before the rest is left to another time */
+
+/* Those that could not be asked, back to the front of their queue: *at holds its new head, or what follows it. */
+static void put_first(struct pending **at, struct pending *end, struct pending *first, struct pending *last) {
+  struct pending *rest = *at == end ? NULL : *at;
+  first->next_queue = rest ? rest->next_queue : end;
+  first->tail = rest ? rest->tail : last;
+  last->next = rest;
+  *at = first;
 }
 
-/* Asks for a queue's heads until one has not passed. Those that have are pushed on *done. */
+/* Asks for a queue's heads until one has not passed; one that cannot be asked waits on, and does not keep those
+   behind it from being asked. Those that have passed are pushed on *done. */
 static int ask_queue(struct pool *p, struct pending **at, struct pending **done) {
-  const struct pending *end = (*at)->next_queue;
-  while (*at != end) {
+  struct pending *end = (*at)->next_queue, *first = NULL, *last = NULL;
+  int answer = 0;
+  for (unsigned failures = 0; *at != end && failures < MOST_FAILURES && answer != POOL_E_DEVICE_LOST;) {
     struct pending *head = *at;
-    int answer = p->dev.passed(p->dev.arg, head->event);
-    if (answer < 0) put_last(at);
-    if (answer) return answer;
+    answer = p->dev.passed(p->dev.arg, head->event);
+    if (answer > 0) break;
     dequeue(at);
-    head->next = *done;
-    *done = head;
+    if (answer == 0) {
+      head->next = *done;
+      *done = head;
+    } else {
+      if (last) last->next = head;
+      else first = head;
+      last = head;
+      failures++;
+    }
   }
-  return 0;
+  if (first) put_first(at, end, first, last);
+  return answer;
 }
 
 static struct pending *ask_all(struct pool *p, struct pending **queues) {

@@ -1,0 +1,833 @@
+/* SPDX-License-Identifier: MIT */
+/* The pool over a device that runs out, refuses and answers late: growth, latch, frees, ledger, reports. */
+#include "config.h"
+
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "fakedev.h"
+#include "allocator/pool_internal.h"
+#include "rcu/mem.h"
+
+#define KIB ((size_t)1 << 10)
+#define MIB ((size_t)1 << 20)
+#define USER BLOCK_BIT(BLOCK_USER)
+
+static struct fakedev dev;
+static struct heap *heap;
+static struct pool *pool;
+
+static void open_pool(bool can_manage, bool events, struct pool_options opt) {
+  struct pool_device d = fake_device(&dev, can_manage, events);
+  heap = oci_heap_create();
+  ck_assert_ptr_nonnull(heap);
+  ck_assert_int_eq(oci_pool_create(&d, &opt, heap, &pool), POOL_OK);
+}
+
+static void setup(void) {
+  fake_init(&dev);
+  open_pool(true, true, (struct pool_options){0});
+}
+
+static void again(bool can_manage, bool events, struct pool_options opt) {
+  oci_pool_release_arenas(pool, NULL, NULL);
+  oci_pool_destroy(pool);
+  oci_heap_destroy(heap);
+  fake_init(&dev);
+  open_pool(can_manage, events, opt);
+}
+
+static void check(void) { ck_assert_msg(oci_pool_check(pool) == POOL_OK, "%s", oci_error_text()); }
+
+static void teardown(void) {
+  oci_mem_set_fault(NULL, NULL);
+  check();
+  dev.free_fails = 0;
+  oci_pool_release_arenas(pool, NULL, NULL);
+  check();
+  ck_assert_uint_eq(dev.count, 0);
+  ck_assert_uint_eq(dev.bad_frees, 0);
+  ck_assert_uint_eq(dev.events, 0);
+  oci_pool_destroy(pool);
+  ck_assert_uint_eq(oci_heap_bytes(heap), 0);
+  oci_heap_destroy(heap);
+}
+
+static struct pool_stats stats(void) {
+  struct pool_stats s;
+  oci_pool_stats(pool, &s);
+  ck_assert_uint_eq(s.live_bytes + s.retired_bytes + s.free_bytes, s.arena_bytes);
+  return s;
+}
+
+static int try_get(size_t bytes, size_t align, enum block_class class, uint64_t *out) {
+  static const struct pool_site site = {"tests/pool.c", 1, "get"};
+  struct pool_request r = {.bytes = bytes, .align = align, .class = class, .site = &site};
+  return oci_pool_alloc(pool, &r, out);
+}
+
+static uint64_t get(size_t bytes) {
+  uint64_t ptr = 0;
+  ck_assert_msg(try_get(bytes, 0, BLOCK_USER, &ptr) == POOL_OK, "%s", oci_error_text());
+  ck_assert_uint_eq(ptr % 256, 0);
+  return ptr;
+}
+
+static int give(uint64_t ptr, enum pool_release how, uintptr_t stream) {
+  return oci_pool_free(pool, ptr, USER, how, (void *)stream, false);
+}
+
+static void put(uint64_t ptr) { ck_assert_msg(give(ptr, RELEASE_NOW, 0) == POOL_OK, "%s", oci_error_text()); }
+
+static bool said(const char *words) { return strstr(oci_error_text(), words) != NULL; }
+
+/* ---- G16: what may be asked ---- */
+
+START_TEST(g16_nonsense_is_invalid) {
+  uint64_t ptr = 7;
+  ck_assert_int_eq(try_get(0, 0, BLOCK_USER, &ptr), POOL_E_INVALID);
+  ck_assert_int_eq(try_get(1, 3, BLOCK_USER, &ptr), POOL_E_INVALID);
+  ck_assert_int_eq(try_get(1, 257, BLOCK_USER, &ptr), POOL_E_INVALID);
+  ck_assert_int_eq(try_get(SIZE_MAX, 0, BLOCK_USER, &ptr), POOL_E_INVALID);
+  ck_assert_int_eq(try_get(SIZE_MAX - 255, 0, BLOCK_USER, &ptr), POOL_E_INVALID);
+  ck_assert_int_eq(try_get(SIZE_MAX / 2, (size_t)1 << 63, BLOCK_USER, &ptr), POOL_E_INVALID);
+  ck_assert_int_eq(try_get(SIZE_MAX / 2, 0, BLOCK_USER, &ptr), POOL_E_DEVICE_NOMEM);
+  ck_assert_int_eq(try_get(1, (size_t)1 << 62, BLOCK_USER, &ptr), POOL_E_DEVICE_NOMEM);
+  ck_assert_uint_eq(ptr, 7);
+  ck_assert_uint_eq(dev.allocs, 0);
+  ck_assert(!oci_pool_fell_back(pool));
+}
+END_TEST
+
+START_TEST(g16_alignment_small_and_large) {
+  uint64_t ptr;
+  for (size_t align = 1; align <= 64 * MIB; align *= 2) {
+    ck_assert_int_eq(try_get(1000, align, BLOCK_USER, &ptr), POOL_OK);
+    ck_assert_uint_eq(ptr % (align > 256 ? align : 256), 0);
+    check();
+  }
+}
+END_TEST
+
+/* A backend whose addresses are multiples of 16 only. */
+START_TEST(g16_a_base_of_a_malloc) {
+  uint64_t ptr, other;
+  dev.skew = 16;
+  ck_assert_int_eq(try_get(128 * MIB, 0, BLOCK_USER, &ptr), POOL_OK);   /* its own arena: the first one is too small */
+  ck_assert_uint_eq(ptr % 256, 0);
+  ck_assert_uint_eq(dev.allocs, 2);
+  ck_assert_uint_eq(dev.frees, 1);
+  ck_assert_int_eq(try_get(256 * MIB, 0, BLOCK_USER, &other), POOL_OK);   /* now it is known */
+  ck_assert_uint_eq(dev.allocs, 3);
+  check();
+  ck_assert_int_eq(try_get(64 * MIB, 64 * MIB, BLOCK_USER, &other), POOL_OK);
+  ck_assert_uint_eq(other % (64 * MIB), 0);
+  ck_assert_int_eq(oci_pool_reserve(pool, 32 * MIB), POOL_OK);
+  ck_assert_uint_ge(stats().largest_free, 32 * MIB);
+}
+END_TEST
+
+/* ---- G18: sizes of arenas ---- */
+
+START_TEST(g18_arenas_double_with_live_bytes) {
+  get(1);
+  ck_assert_uint_eq(dev.last_bytes, 64 * MIB);
+  for (int i = 0; i < 400; i++) get(10 * MIB);
+  ck_assert_uint_eq(dev.last_bytes, 1024 * MIB);
+  struct pool_stats s = stats();
+  ck_assert_uint_le(s.arenas, 9);
+  ck_assert_uint_eq(s.arenas, dev.allocs);
+}
+END_TEST
+
+START_TEST(g18_limits_are_kept_sane) {
+  const struct { struct pool_options opt; uint64_t first; } cases[] = {
+    {{.arena_min = 1}, 2 * MIB},
+    {{.arena_min = 3 * MIB}, 4 * MIB},
+    {{.arena_max = 8 * MIB}, 8 * MIB},
+    {{.arena_min = 4096 * MIB}, 4096 * MIB},
+    {{.arena_min = 64 * MIB, .arena_max = 32 * MIB}, 32 * MIB},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    again(true, true, cases[i].opt);
+    get(1);
+    ck_assert_uint_eq(dev.last_bytes, cases[i].first);
+  }
+}
+END_TEST
+
+/* S13: waste under 1 % where arenas are smaller than the request. */
+START_TEST(s13_a_large_request_has_an_arena_of_its_own) {
+  uint64_t at[3];
+  for (int i = 0; i < 3; i++) at[i] = get(1152 * MIB);
+  ck_assert_uint_eq(stats().arena_bytes, 3 * 1152 * MIB);
+  put(at[1]);
+  uint64_t reused = get(1150 * MIB);   /* kept, and used again before the driver is asked */
+  ck_assert(reused >= at[1] && reused < at[1] + 1152 * MIB);
+  ck_assert_uint_eq(dev.allocs, 3);
+  ck_assert_uint_eq(dev.frees, 0);
+}
+END_TEST
+
+START_TEST(g18_reserve_is_one_arena) {
+  ck_assert_int_eq(oci_pool_reserve(pool, 0), POOL_OK);
+  ck_assert_uint_eq(dev.allocs, 0);
+  ck_assert_int_eq(oci_pool_reserve(pool, 3001 * MIB), POOL_OK);
+  ck_assert_uint_eq(dev.allocs, 1);
+  ck_assert_uint_eq(dev.last_bytes, 3002 * MIB);
+  for (int i = 0; i < 3001; i++) get(MIB);
+  ck_assert_uint_eq(dev.allocs, 1);
+}
+END_TEST
+
+/* ---- G17: out of memory ---- */
+
+START_TEST(s34_an_empty_arena_makes_room) {
+  dev.capacity = 1024 * MIB;
+  put(get(530 * MIB));
+  get(540 * MIB);
+  ck_assert(!oci_pool_fell_back(pool));
+  ck_assert_uint_eq(dev.managed_allocs, 0);
+  ck_assert_uint_eq(stats().arenas, 1);
+  ck_assert_uint_eq(stats().driver_frees, 1);
+}
+END_TEST
+
+START_TEST(s12_two_sizes_in_turn) {
+  dev.capacity = 1024 * MIB;
+  for (int i = 0; i < 100; i++) {
+    put(get(530 * MIB));
+    put(get(270 * MIB));
+  }
+  ck_assert_uint_eq(dev.allocs, 1);
+  uint64_t large = get(530 * MIB), small = get(270 * MIB);
+  for (int i = 0; i < 100; i++) {
+    put(large);
+    put(small);
+    if (i % 2) large = get(530 * MIB), small = get(270 * MIB);
+    else small = get(270 * MIB), large = get(530 * MIB);
+  }
+  ck_assert(!oci_pool_fell_back(pool));
+  ck_assert_uint_eq(stats().driver_allocs, 2);
+}
+END_TEST
+
+START_TEST(g17_a_smaller_arena_halves_the_limit) {
+  dev.capacity = 100 * MIB;
+  for (int i = 0; i < 9; i++) get(10 * MIB);   /* 64, then 32 or what fits */
+  ck_assert(!oci_pool_fell_back(pool));
+  ck_assert_uint_lt(pool->arena_max, 1024 * MIB);
+  ck_assert_uint_eq(dev.managed_allocs, 0);
+  check();
+}
+END_TEST
+
+START_TEST(g17_the_limit_stops_at_2_mib) {
+  dev.capacity = 64 * MIB;
+  again(true, true, (struct pool_options){.arena_min = 2 * MIB, .arena_max = 8 * MIB});
+  dev.capacity = 63 * MIB;
+  for (int i = 0; i < 31; i++) get(2 * MIB - KIB);
+  ck_assert(!oci_pool_fell_back(pool));
+  ck_assert_uint_ge(pool->arena_max, 2 * MIB);
+}
+END_TEST
+
+START_TEST(g17_the_latch) {
+  dev.capacity = 64 * MIB;
+  get(40 * MIB);
+  unsigned before = dev.allocs;
+  get(40 * MIB);
+  ck_assert(oci_pool_fell_back(pool));
+  ck_assert_uint_eq(dev.allocs, before + 2);      /* the request, and the request again */
+  ck_assert_uint_eq(dev.managed_allocs, 1);
+  before = dev.allocs;
+  for (int i = 0; i < 20; i++) get(40 * MIB);
+  ck_assert_uint_eq(dev.allocs, before);          /* the driver is not asked for device memory again */
+  struct pool_stats s = stats();
+  ck_assert_uint_eq(s.arenas, s.managed_arenas + 1);
+  ck_assert_uint_eq(s.managed_bytes, dev.managed_used);
+  ck_assert_uint_eq(s.driver_alloc_failures, 2);
+}
+END_TEST
+
+START_TEST(g17_both_kinds_out) {
+  uint64_t ptr;
+  dev.capacity = 64 * MIB;
+  dev.managed_capacity = 64 * MIB;
+  get(40 * MIB);
+  get(40 * MIB);
+  ck_assert_int_eq(try_get(40 * MIB, 0, BLOCK_USER, &ptr), POOL_E_DEVICE_NOMEM);
+  ck_assert(said("device out of memory") && said("managed out of memory"));
+  ck_assert(oci_pool_fell_back(pool));
+  get(20 * MIB);
+  check();
+}
+END_TEST
+
+START_TEST(s15_managed_is_forbidden_or_not_there) {
+  for (int forbidden = 0; forbidden < 2; forbidden++) {
+    uint64_t ptr;
+    again(forbidden, true, (struct pool_options){.no_managed = forbidden});
+    dev.capacity = 64 * MIB;
+    get(40 * MIB);
+    for (int i = 0; i < 3; i++) {
+      ck_assert_int_eq(try_get(40 * MIB, 0, BLOCK_USER, &ptr), POOL_E_DEVICE_NOMEM);
+      ck_assert(said("fake driver: device out of memory"));
+    }
+    ck_assert_uint_eq(dev.managed_allocs, 0);
+    ck_assert(!oci_pool_fell_back(pool));
+    ck_assert(!oci_pool_latch(pool));
+    ck_assert(!oci_pool_fell_back(pool));
+    dev.capacity = 0;
+    get(40 * MIB);
+  }
+}
+END_TEST
+
+START_TEST(s14_managed_is_unsupported_after_all) {
+  uint64_t ptr;
+  dev.capacity = 64 * MIB;
+  dev.managed_fails = -11;
+  get(40 * MIB);
+  ck_assert_int_eq(try_get(40 * MIB, 0, BLOCK_USER, &ptr), POOL_E_DEVICE_NOMEM);
+  ck_assert(said("device out of memory") && said("managed refused"));
+  ck_assert(!oci_pool_fell_back(pool));
+  dev.capacity = 128 * MIB;
+  get(40 * MIB);
+  /* A latch that was set by hand does not stand in the way either. */
+  ck_assert(oci_pool_latch(pool));
+  dev.capacity = 256 * MIB;
+  get(100 * MIB);
+  ck_assert(!oci_pool_fell_back(pool));
+}
+END_TEST
+
+START_TEST(s28_any_other_error_changes_nothing) {
+  uint64_t ptr;
+  struct pool_stats before = stats();
+  uint64_t max = pool->arena_max;
+  dev.alloc_fails = -40;
+  ck_assert_int_eq(try_get(1, 0, BLOCK_USER, &ptr), -40);
+  ck_assert(said("fake driver: device refused"));
+  ck_assert_int_eq(oci_pool_reserve(pool, MIB), -40);
+  ck_assert_uint_eq(dev.allocs, 2);
+  ck_assert_uint_eq(dev.managed_allocs, 0);
+  ck_assert(!oci_pool_fell_back(pool));
+  ck_assert_uint_eq(pool->arena_max, max);
+  ck_assert_uint_eq(stats().arenas, before.arenas);
+  check();
+  dev.alloc_fails = 0;
+  get(1);
+  /* Managed memory answers so: the same. */
+  dev.capacity = 1;
+  dev.managed_fails = -40;
+  ck_assert_int_eq(try_get(200 * MIB, 0, BLOCK_USER, &ptr), -40);
+  ck_assert(!oci_pool_fell_back(pool));
+}
+END_TEST
+
+START_TEST(g17_a_driver_that_answers_nothing) {
+  uint64_t ptr;
+  dev.next = 0;
+  ck_assert_int_eq(try_get(1, 0, BLOCK_USER, &ptr), POOL_E_BACKEND);
+  dev.count = 0, dev.used = 0;
+}
+END_TEST
+
+START_TEST(an_arena_that_the_driver_keeps_is_out_of_use) {
+  uint64_t ptr;
+  again(false, true, (struct pool_options){0});
+  dev.capacity = 100 * MIB;
+  put(get(60 * MIB));
+  dev.free_fails = -40;
+  ck_assert_int_eq(try_get(80 * MIB, 0, BLOCK_USER, &ptr), POOL_E_DEVICE_NOMEM);
+  ck_assert_int_eq(try_get(50 * MIB, 0, BLOCK_USER, &ptr), POOL_E_DEVICE_NOMEM);
+  struct pool_stats s = stats();
+  ck_assert_uint_eq(s.arenas, 1);
+  ck_assert_uint_eq(s.retired_bytes, s.arena_bytes);
+  char *text = oci_pool_report_text(pool, 0);
+  ck_assert_ptr_nonnull(strstr(text, "lost"));
+  ck_assert_ptr_nonnull(strstr(text, "arenas that the driver did not take back"));
+  oci_strfree(NULL, text);
+}
+END_TEST
+
+/* ---- G21: what may be freed ---- */
+
+START_TEST(g21_frees_that_are_refused) {
+  uint64_t user = get(1000), scratch;
+  ck_assert_int_eq(try_get(5000, 0, BLOCK_SCRATCH, &scratch), POOL_OK);
+  ck_assert_int_eq(give(scratch, RELEASE_NOW, 0), POOL_E_NOT_OWNED);
+  ck_assert(said("scratch"));
+  ck_assert_int_eq(give(user + 1, RELEASE_NOW, 0), POOL_E_INTERIOR);
+  ck_assert(said("inside a live block of 1000 bytes"));
+  ck_assert_int_eq(give(user + 999, RELEASE_RETIRE, 0), POOL_E_INTERIOR);
+  ck_assert_int_eq(give(user + 1000, RELEASE_AFTER, 1), POOL_E_INTERIOR);
+  ck_assert_int_eq(give(1, RELEASE_NOW, 0), POOL_E_NOT_OWNED);
+  ck_assert_int_eq(give(UINT64_MAX, RELEASE_NOW, 0), POOL_E_NOT_OWNED);
+  put(user);
+  ck_assert_int_eq(give(user, RELEASE_NOW, 0), POOL_E_NOT_OWNED);
+  ck_assert(said("freed before"));
+  user = get(1000);
+  ck_assert_int_eq(give(user, RELEASE_RETIRE, 0), POOL_OK);
+  ck_assert_int_eq(give(user, RELEASE_NOW, 0), POOL_E_NOT_OWNED);
+  ck_assert(said("waits"));
+  ck_assert_int_eq(oci_pool_free(pool, scratch, BLOCK_BIT(BLOCK_SCRATCH), RELEASE_NOW, NULL, false), POOL_OK);
+  ck_assert_uint_eq(dev.frees, 0);
+}
+END_TEST
+
+START_TEST(tracked_blocks_are_told) {
+  uint64_t ptr = get(1000);
+  struct block_info info;
+  ck_assert_int_eq(oci_pool_track(pool, ptr + 256, true), POOL_E_INTERIOR);
+  ck_assert_int_eq(oci_pool_track(pool, ptr, true), POOL_OK);
+  ck_assert_int_eq(give(ptr, RELEASE_NOW, 0), POOL_TRACKED);
+  ck_assert_int_eq(give(ptr, RELEASE_AFTER, 0), POOL_TRACKED);
+  ck_assert_int_eq(oci_pool_find(pool, ptr + 999, &info), POOL_OK);
+  ck_assert(info.live && info.tracked && info.start == ptr && info.bytes == 1000);
+  ck_assert_int_eq(oci_pool_free(pool, ptr, USER, RELEASE_NOW, NULL, true), POOL_OK);
+  ck_assert_uint_eq(get(1000), ptr);
+  ck_assert_int_eq(oci_pool_find(pool, ptr, &info), POOL_OK);
+  ck_assert(!info.tracked);
+}
+END_TEST
+
+START_TEST(a_block_changes_hands) {
+  uint64_t ptr;
+  struct block_info info;
+  ck_assert_int_eq(try_get(1000, 0, BLOCK_BUILD, &ptr), POOL_OK);
+  ck_assert_int_eq(oci_pool_reclass(pool, ptr, BLOCK_DERIVED, "bf16"), POOL_OK);
+  check();
+  ck_assert_int_eq(oci_pool_find(pool, ptr, &info), POOL_OK);
+  ck_assert_int_eq(info.class, BLOCK_DERIVED);
+  ck_assert_int_eq(oci_pool_reclass(pool, ptr + 256, BLOCK_USER, NULL), POOL_E_INTERIOR);
+  ck_assert_int_eq(oci_pool_reclass(pool, ptr, BLOCK_USER, NULL), POOL_OK);
+  put(ptr);
+}
+END_TEST
+
+/* ---- G20: free_on ---- */
+
+START_TEST(g20_pending_until_its_event) {
+  uint64_t a = get(MIB), b = get(MIB), c = get(MIB);
+  ck_assert(!oci_pool_pending(pool));
+  oci_pool_collect(pool);
+  ck_assert_uint_eq(dev.asked, 0);
+  ck_assert_int_eq(give(a, RELEASE_AFTER, 1), POOL_OK);
+  ck_assert_int_eq(give(b, RELEASE_AFTER, 1), POOL_OK);
+  ck_assert_int_eq(give(c, RELEASE_AFTER, 2), POOL_OK);
+  check();
+  oci_pool_collect(pool);
+  ck_assert_uint_eq(dev.asked, 2);               /* the head of each stream */
+  ck_assert_uint_eq(stats().retired_bytes, 3 * MIB);
+  fake_run(&dev, 1, 1);
+  oci_pool_collect(pool);
+  ck_assert_uint_eq(stats().retired_bytes, 2 * MIB);
+  ck_assert_int_eq(give(a, RELEASE_NOW, 0), POOL_E_NOT_OWNED);
+  fake_run(&dev, 1, 9), fake_run(&dev, 2, 9);
+  oci_pool_collect(pool);
+  ck_assert_uint_eq(stats().retired_bytes, 0);
+  ck_assert_uint_eq(dev.events, 0);
+  check();
+}
+END_TEST
+
+START_TEST(g20_a_failed_mark_or_query_loses_nothing) {
+  uint64_t a = get(MIB), b = get(MIB);
+  dev.mark_fails = -6;
+  ck_assert_int_eq(give(a, RELEASE_AFTER, 1), -6);
+  ck_assert(said("mark refused"));
+  dev.mark_fails = 0;
+  ck_assert_int_eq(give(a, RELEASE_AFTER, 1), POOL_OK);
+  ck_assert_int_eq(give(b, RELEASE_AFTER, 1), POOL_OK);
+  fake_run(&dev, 1, 2);
+  dev.passed_fails = -6;
+  oci_pool_collect(pool);
+  check();
+  ck_assert_uint_eq(stats().retired_bytes, 2 * MIB);
+  dev.passed_fails = POOL_E_DEVICE_LOST;
+  oci_pool_collect(pool);
+  check();
+  dev.passed_fails = 0;
+  oci_pool_collect(pool);
+  ck_assert_uint_eq(stats().retired_bytes, 0);
+}
+END_TEST
+
+START_TEST(g20_without_events_blocks_are_held) {
+  again(true, false, (struct pool_options){0});
+  uint64_t a = get(MIB), b = get(MIB), c = get(MIB);
+  ck_assert_int_eq(give(a, RELEASE_AFTER, 1), POOL_OK);
+  ck_assert_int_eq(give(b, RELEASE_RETIRE, 1), POOL_OK);
+  oci_pool_collect(pool);
+  ck_assert_uint_eq(stats().retired_bytes, 2 * MIB);
+  struct pool_batch held = oci_pool_take(pool, POOL_TAKE_HELD);
+  ck_assert_uint_eq(held.count, 1);
+  check();
+  struct pool_batch both = oci_pool_take(pool, POOL_TAKE_HELD | POOL_TAKE_RETIRED);
+  ck_assert_uint_eq(both.count, 1);
+  ck_assert_int_eq(oci_pool_unretire(pool, b), POOL_E_NOT_OWNED);   /* in a batch */
+  oci_pool_put_back(pool, &both);
+  ck_assert_uint_eq(both.count, 0);
+  check();
+  oci_pool_give_back(pool, &held);
+  ck_assert_uint_eq(stats().retired_bytes, MIB);
+  ck_assert_int_eq(oci_pool_unretire(pool, c), POOL_E_NOT_OWNED);
+  ck_assert_int_eq(oci_pool_unretire(pool, b), POOL_OK);
+  check();
+  ck_assert_uint_eq(stats().retired_bytes, 0);
+}
+END_TEST
+
+START_TEST(g17_pending_blocks_make_room) {
+  dev.capacity = 64 * MIB;
+  uint64_t a = get(40 * MIB);
+  ck_assert_int_eq(give(a, RELEASE_AFTER, 1), POOL_OK);
+  fake_run(&dev, 1, 1);
+  get(50 * MIB);
+  ck_assert(!oci_pool_fell_back(pool));
+}
+END_TEST
+
+START_TEST(g17_retired_blocks_keep_their_arena) {
+  again(false, true, (struct pool_options){0});
+  dev.capacity = 64 * MIB;
+  uint64_t a = get(40 * MIB), other;
+  ck_assert_int_eq(give(a, RELEASE_RETIRE, 0), POOL_OK);
+  ck_assert_int_eq(try_get(50 * MIB, 0, BLOCK_USER, &other), POOL_E_DEVICE_NOMEM);
+  ck_assert_uint_eq(dev.frees, 0);
+  struct pool_batch b = oci_pool_take(pool, POOL_TAKE_RETIRED);
+  ck_assert_int_eq(try_get(50 * MIB, 0, BLOCK_USER, &other), POOL_E_DEVICE_NOMEM);
+  oci_pool_give_back(pool, &b);
+  get(50 * MIB);
+}
+END_TEST
+
+/* ---- try, stop, release ---- */
+
+START_TEST(g19_try_never_calls_the_device) {
+  struct pool_request r = {.bytes = 100, .class = BLOCK_USER};
+  uint64_t ptr = 0;
+  ck_assert_int_eq(oci_pool_try_alloc(pool, &r, &ptr), POOL_MISS);
+  ck_assert_uint_eq(dev.allocs, 0);
+  get(1);
+  ck_assert_int_eq(oci_pool_try_alloc(pool, &r, &ptr), POOL_OK);
+}
+END_TEST
+
+START_TEST(g3_stop_refuses_requests_only) {
+  uint64_t a = get(1), b;
+  oci_pool_stop(pool, true);
+  ck_assert_int_eq(try_get(1, 0, BLOCK_USER, &b), POOL_E_RELEASED);
+  ck_assert_int_eq(give(a, RELEASE_AFTER, 1), POOL_OK);
+  oci_pool_stop(pool, false);
+  get(1);
+}
+END_TEST
+
+struct outcomes { unsigned count; uint64_t bytes; int last; };
+
+static void outcome(void *arg, const struct pool_arena_info *a, int status) {
+  struct outcomes *o = arg;
+  o->count++;
+  o->bytes += a->bytes;
+  o->last = status;
+}
+
+START_TEST(g22_release_is_one_free_an_arena) {
+  struct outcomes o = {0};
+  struct block_info info;
+  struct pool_batch held;
+  uint64_t ptr = 0, last = 0;
+  for (int i = 0; i < 1000; i++) ptr = get(MIB), last = i % 5 ? last : ptr;
+  ck_assert_int_eq(give(ptr, RELEASE_AFTER, 1), POOL_OK);
+  ck_assert_int_eq(give(last, RELEASE_RETIRE, 1), POOL_OK);
+  held = oci_pool_take(pool, POOL_TAKE_RETIRED);
+  struct pool_stats before = stats();
+  oci_pool_release_arenas(pool, outcome, &o);
+  ck_assert_uint_eq(o.count, before.arenas);
+  ck_assert_uint_eq(o.bytes, before.arena_bytes);
+  ck_assert_uint_eq(dev.frees, before.arenas);
+  ck_assert_int_eq(try_get(1, 0, BLOCK_USER, &ptr), POOL_E_RELEASED);
+  oci_pool_stop(pool, false);
+  ck_assert_int_eq(try_get(1, 0, BLOCK_USER, &ptr), POOL_E_RELEASED);
+  ck_assert_int_eq(give(ptr, RELEASE_NOW, 0), POOL_E_RELEASED);
+  ck_assert_int_eq(give(ptr, RELEASE_AFTER, 0), POOL_E_RELEASED);
+  ck_assert_int_eq(oci_pool_find(pool, ptr, &info), POOL_E_RELEASED);
+  ck_assert_int_eq(oci_pool_track(pool, ptr, true), POOL_E_RELEASED);
+  ck_assert_int_eq(oci_pool_reclass(pool, ptr, BLOCK_USER, NULL), POOL_E_RELEASED);
+  ck_assert_int_eq(oci_pool_reserve(pool, 1), POOL_E_RELEASED);
+  ck_assert_int_eq(oci_pool_note_external(pool, 4096, 1, NULL, NULL), POOL_E_RELEASED);
+  ck_assert_int_eq(oci_pool_forget_external(pool, 4096, true), POOL_E_RELEASED);
+  ck_assert(!oci_pool_contains(pool, ptr));
+  oci_pool_give_back(pool, &held);
+  ck_assert_uint_eq(stats().arena_bytes, 0);
+  ck_assert_uint_eq(stats().driver_frees, before.arenas);
+}
+END_TEST
+
+START_TEST(s22_a_lost_device_is_asked_once) {
+  struct outcomes o = {0};
+  for (int i = 0; i < 10; i++) get(200 * MIB);
+  uint64_t arenas = stats().arenas;
+  dev.free_fails = POOL_E_DEVICE_LOST;
+  oci_pool_release_arenas(pool, outcome, &o);
+  ck_assert_uint_gt(arenas, 2);
+  ck_assert_uint_eq(dev.frees, 1);
+  ck_assert_uint_eq(o.count, arenas);
+  ck_assert_int_eq(o.last, POOL_E_DEVICE_LOST);
+  dev.count = 0, dev.used = 0;
+}
+END_TEST
+
+START_TEST(g25_abandoned_arenas_call_nothing) {
+  get(1);
+  oci_pool_abandon_arenas(pool);
+  ck_assert_uint_eq(dev.frees, 0);
+  dev.count = 0, dev.used = 0;
+}
+END_TEST
+
+/* ---- external memory ---- */
+
+START_TEST(external_memory) {
+  struct block_info info;
+  uint64_t ours = get(1000);
+  ck_assert_int_eq(oci_pool_note_external(pool, 0, 10, "x", NULL), POOL_E_INVALID);
+  ck_assert_int_eq(oci_pool_note_external(pool, 4096, 0, "x", NULL), POOL_E_INVALID);
+  ck_assert_int_eq(oci_pool_note_external(pool, UINT64_MAX - 4, 6, "x", NULL), POOL_E_INVALID);
+  ck_assert_int_eq(oci_pool_note_external(pool, ours + 999, 1, "x", NULL), POOL_E_INVALID);
+  ck_assert_int_eq(oci_pool_note_external(pool, dev.arenas[0].base - 1, 2, "x", NULL), POOL_E_INVALID);
+  ck_assert_int_eq(oci_pool_note_external(pool, dev.arenas[0].base - 1, 1, "x", NULL), POOL_OK);
+  ck_assert_int_eq(oci_pool_note_external(pool, 5000, 100, "x", NULL), POOL_OK);
+  ck_assert_int_eq(oci_pool_note_external(pool, 5100, 100, "x", NULL), POOL_OK);
+  ck_assert_int_eq(oci_pool_note_external(pool, 4900, 101, "x", NULL), POOL_EXISTS);
+  ck_assert_int_eq(oci_pool_note_external(pool, 5050, 1, "x", NULL), POOL_EXISTS);
+  ck_assert_int_eq(oci_pool_note_external(pool, 1, 100000, "x", NULL), POOL_EXISTS);
+  check();
+  ck_assert_int_eq(oci_pool_find(pool, 5199, &info), POOL_OK);
+  ck_assert(info.external && info.start == 5100 && info.bytes == 100);
+  ck_assert_int_eq(oci_pool_find(pool, 5200, &info), POOL_MISS);
+  ck_assert(!oci_pool_contains(pool, 5150));
+  ck_assert_int_eq(give(5100, RELEASE_NOW, 0), POOL_E_NOT_OWNED);
+  ck_assert_int_eq(oci_pool_forget_external(pool, 5150, true), POOL_E_INTERIOR);
+  ck_assert_int_eq(oci_pool_forget_external(pool, 5200, true), POOL_E_NOT_OWNED);
+  ck_assert_int_eq(oci_pool_forget_external(pool, ours, true), POOL_E_NOT_OWNED);
+  ck_assert_int_eq(oci_pool_track(pool, 5100, true), POOL_OK);
+  ck_assert_int_eq(oci_pool_forget_external(pool, 5100, false), POOL_TRACKED);
+  ck_assert_int_eq(oci_pool_forget_external(pool, 5100, true), POOL_OK);
+  ck_assert_int_eq(oci_pool_forget_external(pool, 5100, true), POOL_E_NOT_OWNED);
+  ck_assert_uint_eq(stats().live_blocks, 1);
+}
+END_TEST
+
+/* ---- G26, issue of sight: ledger and reports ---- */
+
+struct sums { uint64_t live, retired, external, rows; };
+
+static void sum(void *arg, const struct ledger_row *row) {
+  struct sums *s = arg;
+  s->rows++;
+  if (row->external) s->external += row->live_bytes;
+  else s->live += row->live_bytes, s->retired += row->retired_bytes;
+}
+
+/* The number after a name in JSON; -1 if it is not there. */
+static long long number_in(const char *json, const char *name) {
+  const char *at = strstr(json, name);
+  return at ? atoll(at + strlen(name)) : -1;
+}
+
+START_TEST(g26_sums_are_exact) {
+  struct sums s = {0};
+  uint64_t at[300];
+  char file[32];
+  for (uint32_t i = 0; i < 300; i++) {
+    snprintf(file, sizeof file, "f%u.c", i % 30);
+    struct pool_site site = {file, i, "f"};
+    struct pool_request r = {.bytes = 100 + i * 1000, .site = &site, .owner = i % 3 ? "weights" : NULL};
+    ck_assert_int_eq(oci_pool_alloc(pool, &r, &at[i]), POOL_OK);
+  }
+  for (int i = 0; i < 300; i += 7) ck_assert_int_eq(give(at[i], i % 2 ? RELEASE_RETIRE : RELEASE_AFTER, 1), POOL_OK);
+  ck_assert_int_eq(oci_pool_note_external(pool, 4096, 12345, "nccl", NULL), POOL_OK);
+  oci_pool_ledger(pool, sum, &s);
+  ck_assert_uint_eq(s.live, stats().live_bytes);
+  ck_assert_uint_eq(s.retired, stats().retired_bytes);
+  ck_assert_uint_eq(s.external, 12345);
+  ck_assert_uint_eq(s.rows, 301);
+  char *json = oci_pool_report_json(pool);
+  const char *total = strstr(json, "\"sum\":");
+  ck_assert_ptr_nonnull(total);
+  ck_assert_int_eq(number_in(total, "\"live_bytes\":"), (long long)stats().live_bytes);
+  ck_assert_int_eq(number_in(total, "\"retired_bytes\":"), (long long)stats().retired_bytes);
+  ck_assert_int_eq(number_in(strstr(total, "external_sum"), "\"live_bytes\":"), 12345);
+  oci_strfree(NULL, json);
+  char *text = oci_pool_report_text(pool, 4);
+  ck_assert_ptr_nonnull(strstr(text, "(297 more)"));   /* 300 sites and the unknown one of nccl, 4 shown */
+  ck_assert_ptr_nonnull(strstr(text, "sum\n"));
+  oci_strfree(NULL, text);
+}
+END_TEST
+
+START_TEST(reports_escape_what_callers_say) {
+  struct pool_site site = {"a\"b\\c\n\x1b[31m\xff\xc3\xa9.c", 1, NULL};
+  struct pool_request r = {.bytes = 1, .site = &site, .owner = "\xed\xa0\x80 \x01"};
+  uint64_t ptr;
+  ck_assert_int_eq(oci_pool_alloc(pool, &r, &ptr), POOL_OK);
+  char *json = oci_pool_report_json(pool);
+  ck_assert_ptr_nonnull(strstr(json, "\"a\\\"b\\\\c\\u000a\\u001b[31m\\ufffd\xc3\xa9.c\""));
+  ck_assert_ptr_nonnull(strstr(json, "\\ufffd\\ufffd\\ufffd \\u0001"));
+  oci_strfree(NULL, json);
+  char *text = oci_pool_report_text(pool, 0);
+  ck_assert_ptr_null(strchr(text, '\x1b'));
+  ck_assert_ptr_nonnull(strstr(text, "a\"b\\c??[31m?\xc3\xa9.c:1"));
+  oci_strfree(NULL, text);
+}
+END_TEST
+
+START_TEST(reports_of_nothing) {
+  for (int i = 0; i < 2; i++) {
+    char *json = oci_pool_report_json(pool), *text = oci_pool_report_text(pool, 1);
+    ck_assert_ptr_nonnull(json);
+    ck_assert_ptr_nonnull(text);
+    oci_strfree(NULL, json);
+    oci_strfree(NULL, text);
+    oci_pool_release_arenas(pool, NULL, NULL);
+  }
+}
+END_TEST
+
+/* ---- G33: host memory fails at call N, for every N ---- */
+
+static bool fail_nth(void *arg, size_t bytes) {
+  int *left = arg;
+  (void)bytes;
+  return (*left)-- == 0;
+}
+
+static int story(void) {
+  struct pool_site site = {"story.c", 3, "story"};
+  struct pool_request r = {.bytes = 3000, .align = 8192, .site = &site, .owner = "story"};
+  uint64_t a, b;
+  int status = oci_pool_reserve(pool, 5 * MIB);
+  if (!status) status = oci_pool_alloc(pool, &r, &a);
+  if (!status) status = try_get(200 * MIB, 0, BLOCK_USER, &b);
+  if (!status) status = give(b, RELEASE_AFTER, 3);
+  if (!status) status = oci_pool_reclass(pool, a, BLOCK_USER, "changed");
+  if (!status) status = give(a, RELEASE_NOW, 0);
+  if (!status) status = oci_pool_note_external(pool, 4096, 100, "other", &site);
+  if (!status) status = oci_pool_forget_external(pool, 4096, false);
+  return status;
+}
+
+START_TEST(g33_host_memory_fails_anywhere) {
+  int nth = 0;
+  for (;; nth++) {
+    int left = nth;
+    again(true, true, (struct pool_options){.arena_min = 2 * MIB});
+    oci_mem_set_fault(fail_nth, &left);
+    int status = story();
+    oci_mem_set_fault(NULL, NULL);
+    check();
+    /* The story's end may find memory again: an index or a leaf is done without. */
+    if (left >= 0) break;
+    ck_assert(status == POOL_E_HOST_NOMEM || status == POOL_OK);
+    fake_run(&dev, 3, 9);
+    oci_pool_collect(pool);
+    check();
+  }
+  ck_assert_int_gt(nth, 15);
+}
+END_TEST
+
+START_TEST(g33_create_and_reports_without_memory) {
+  for (int nth = 0;; nth++) {
+    int left = nth;
+    struct pool *other = NULL;
+    struct pool_device d = fake_device(&dev, true, true);
+    struct pool_options opt = {0};
+    oci_mem_set_fault(fail_nth, &left);
+    int status = oci_pool_create(&d, &opt, heap, &other);
+    oci_mem_set_fault(NULL, NULL);
+    if (status == POOL_OK) {
+      oci_pool_destroy(other);
+      break;
+    }
+    ck_assert_int_eq(status, POOL_E_HOST_NOMEM);
+  }
+  get(1);
+  char *s;
+  int nth = 0;
+  do {
+    int left = nth++;
+    oci_mem_set_fault(fail_nth, &left);
+    s = nth % 2 ? oci_pool_report_json(pool) : oci_pool_report_text(pool, 0);
+    oci_mem_set_fault(NULL, NULL);
+    bool failed = left < 0;
+    if (failed && nth < 3) ck_assert_ptr_null(s);
+    oci_strfree(NULL, s);
+    if (!failed) break;
+  } while (nth < 100);
+  ck_assert_int_gt(nth, 4);
+}
+END_TEST
+
+/* ---- check finds what is broken ---- */
+
+START_TEST(check_sees_every_equation) {
+  uint64_t *const sums[] = {&pool->live_blocks, &pool->live_bytes, &pool->retired_bytes, &pool->managed_arenas,
+                            &pool->sub.free_units, &pool->sub.total_units};
+  get(1000);
+  for (size_t i = 0; i < sizeof sums / sizeof *sums; i++) {
+    ++*sums[i];
+    ck_assert_int_eq(oci_pool_check(pool), POOL_E_INVALID);
+    --*sums[i];
+    check();
+  }
+  struct block *b = slab_at(&pool->sub.slab, pool->sub.spans[0].arena->first);
+  b->units--;
+  ck_assert_int_eq(oci_pool_check(pool), POOL_E_INVALID);
+  b->units++;
+  pool->sub.spans[0].arena->used++;
+  ck_assert_int_eq(oci_pool_check(pool), POOL_E_INVALID);
+  pool->sub.spans[0].arena->used--;
+  pool->sub.spans[0].arena->pages.entry[3] = 1;
+  ck_assert_int_eq(oci_pool_check(pool), POOL_E_INVALID);
+  pool->sub.spans[0].arena->pages.entry[3] = 0;
+}
+END_TEST
+
+static void add(Suite *s, const char *name, const TTest *const *tests, size_t n) {
+  TCase *t = tcase_create(name);
+  tcase_add_checked_fixture(t, setup, teardown);
+  tcase_set_timeout(t, 60);
+  for (size_t i = 0; i < n; i++) tcase_add_test(t, tests[i]);
+  suite_add_tcase(s, t);
+}
+#define ADD(s, name, ...) \
+  add(s, name, (const TTest *const[]){__VA_ARGS__}, sizeof((const TTest *const[]){__VA_ARGS__}) / sizeof(TTest *))
+
+int main(void) {
+  Suite *s = suite_create("pool_internal");
+  ADD(s, "requests", g16_nonsense_is_invalid, g16_alignment_small_and_large, g16_a_base_of_a_malloc);
+  ADD(s, "sizes", g18_arenas_double_with_live_bytes, g18_limits_are_kept_sane, s13_a_large_request_has_an_arena_of_its_own,
+      g18_reserve_is_one_arena);
+  ADD(s, "out of memory", s34_an_empty_arena_makes_room, s12_two_sizes_in_turn, g17_a_smaller_arena_halves_the_limit,
+      g17_the_limit_stops_at_2_mib, g17_the_latch, g17_both_kinds_out, s15_managed_is_forbidden_or_not_there,
+      s14_managed_is_unsupported_after_all, s28_any_other_error_changes_nothing, g17_a_driver_that_answers_nothing,
+      an_arena_that_the_driver_keeps_is_out_of_use, g17_pending_blocks_make_room, g17_retired_blocks_keep_their_arena);
+  ADD(s, "frees", g21_frees_that_are_refused, tracked_blocks_are_told, a_block_changes_hands, g20_pending_until_its_event,
+      g20_a_failed_mark_or_query_loses_nothing, g20_without_events_blocks_are_held);
+  ADD(s, "life", g19_try_never_calls_the_device, g3_stop_refuses_requests_only, g22_release_is_one_free_an_arena,
+      s22_a_lost_device_is_asked_once, g25_abandoned_arenas_call_nothing);
+  ADD(s, "ledger", external_memory, g26_sums_are_exact, reports_escape_what_callers_say, reports_of_nothing);
+  ADD(s, "host memory", g33_host_memory_fails_anywhere, g33_create_and_reports_without_memory);
+  ADD(s, "check", check_sees_every_equation);
+  SRunner *r = srunner_create(s);
+  srunner_run_all(r, CK_NORMAL);
+  int failed = srunner_ntests_failed(r);
+  srunner_free(r);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
