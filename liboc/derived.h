@@ -31,6 +31,7 @@ struct oc_derived {
   pthread_mutex_t lock;          /* all that follows, and the writing side of the maps */
   struct heap *heap;
   size_t len;                    /* atomic to read */
+  size_t leaving;                /* unpublished entries whose waits are not over */
   uint64_t clock;                /* orders builds and inserts against invalidates */
   struct table spans;            /* by start */
   struct table builds;           /* open ones, by kind and key */
@@ -51,7 +52,7 @@ struct span {
   enum span_type type;
   bool dying;                    /* its last owner went: it is freed after guards and streams, and takes nobody in */
   uint32_t owners;               /* entries that own their value in it */
-  uint32_t leaving;              /* unpublished owners whose waits are not over */
+  uint32_t leaving;              /* keys and values of unpublished entries whose waits are not over */
   uint32_t going;                /* of these, doomed by the invalidate at work */
   uint32_t captured;             /* newest graph epoch among entries that left */
   struct link keys;              /* entry.by_key */

@@ -59,7 +59,7 @@ void oci_span_drop(struct oc_derived *d, struct span *s) {
 }
 
 static void drop_if_unused(struct oc_derived *d, struct span *s) {
-  if (s && !s->dying && link_empty(&s->keys) && link_empty(&s->values)) oci_span_drop(d, s);
+  if (s && !s->dying && !s->leaving && link_empty(&s->keys) && link_empty(&s->values)) oci_span_drop(d, s);
 }
 
 /* ---- whose is a value? ---- */
@@ -172,13 +172,18 @@ static oc_status take_claims(struct oc_derived *d, struct entry *e, struct claim
   return st;
 }
 
-/* The block or external range the key is in: freeing it forgets the entry. A key that is in none is fine. */
-static struct span *key_span(struct oc_derived *d, uint64_t key) {
+/* The block or external range the key is in: freeing it forgets the entry. A key that is in none is fine; one in a
+   block that is gone, or going, would be found again by whoever gets that address next. */
+static oc_status key_span(struct oc_derived *d, uint64_t key, const char *call, struct span **out) {
   struct block_info info;
-  if (oci_pool_find(oci_model_of_derived(d)->pool.core, key, &info) != POOL_OK) return NULL;
-  if (!info.external && !info.live) return NULL;
-  struct span *s = span_of(d, info.external ? SPAN_EXTERNAL : SPAN_BLOCK, info.start, info.bytes);
-  return s && s->dying ? NULL : s;
+  *out = NULL;
+  if (oci_pool_find(oci_model_of_derived(d)->pool.core, key, &info) != POOL_OK) return OC_OK;
+  struct span *s = NULL;
+  if (info.external || info.live) s = span_of(d, info.external ? SPAN_EXTERNAL : SPAN_BLOCK, info.start, info.bytes);
+  if (!s && info.live) return oci_error(OC_E_HOST_NOMEM, "%s: out of host memory", call);
+  if (!s || s->dying) return oci_error(OC_E_NOT_OWNED, "%s: key 0x%llx is in a block that was freed", call, (unsigned long long)key);
+  *out = s;
+  return OC_OK;
 }
 
 oc_status oci_entry_make(struct oc_derived *d, oc_kind kind, uint64_t key, const uint64_t value[2],
@@ -198,14 +203,16 @@ oc_status oci_entry_make(struct oc_derived *d, oc_kind kind, uint64_t key, const
   e->value[1] = v[1];
   e->batch = NULL;
   __atomic_store_n(&e->captured, 0, __ATOMIC_RELAXED);
-  oc_status st = take_claims(d, e, claims, call);
-  if (st) {
-    put_entry(d, e);
-    return st;
+  oc_status st = key_span(d, key, call, &e->key_span);
+  if (!st) st = take_claims(d, e, claims, call);
+  if (!st) {
+    *out = e;
+    return OC_OK;
   }
-  e->key_span = key_span(d, key);
-  *out = e;
-  return OC_OK;
+  drop_if_unused(d, e->key_span);
+  e->key_span = NULL;
+  put_entry(d, e);
+  return st;
 }
 
 /* ---- publishing ---- */
@@ -227,41 +234,47 @@ void oci_entry_publish(struct oc_derived *d, struct entry *e) {
   __atomic_store_n(&d->len, d->len + 1, __ATOMIC_RELAXED);
 }
 
-static void leave_value(struct oc_derived *d, struct entry_value *half) {
+/* A span stays, and its block tracked, until the waits are over: else another thread could free the block while a
+   reader inside a guard still uses what it looked up there. */
+static void leave_value(struct entry_value *half) {
   struct span *s = half->span;
   if (!s) return;
   link_remove(&half->link);
-  if (!half->owned) {
-    half->span = NULL;
-    drop_if_unused(d, s);
-    return;
-  }
   s->leaving++;
-  if (--s->owners == 0) s->dying = true;
+  if (half->owned && --s->owners == 0) s->dying = true;
 }
 
 void oci_entry_unpublish(struct oc_derived *d, struct entry *e) {
   oci_map_drop(&d->maps[e->kind], e->key);
   __atomic_store_n(&d->len, d->len - 1, __ATOMIC_RELAXED);
+  d->leaving++;
   if (e->batch) oci_batch_leave(e);
   link_remove(&e->by_key);
-  drop_if_unused(d, e->key_span);
-  e->key_span = NULL;
-  for (int i = 0; i < 2; i++) leave_value(d, &e->half[i]);
+  if (e->key_span) e->key_span->leaving++;
+  for (int i = 0; i < 2; i++) leave_value(&e->half[i]);
+}
+
+static void left(struct oc_derived *d, struct span *s, struct link *gone) {
+  if (--s->leaving) return;
+  if (s->dying) link_add_tail(gone, &s->link);
+  else drop_if_unused(d, s);
 }
 
 /* Only now is the mark final: a reader inside a guard may have set it after the entry was unpublished. */
-static void settle_value(struct entry *e, struct entry_value *half, struct link *gone) {
+static void settle_value(struct oc_derived *d, const struct entry *e, struct entry_value *half, struct link *gone) {
   struct span *s = half->span;
   if (!s) return;
   uint32_t captured = __atomic_load_n(&e->captured, __ATOMIC_RELAXED);
   if (captured > s->captured) s->captured = captured;
   half->span = NULL;
-  if (--s->leaving == 0 && s->owners == 0) link_add_tail(gone, &s->link);
+  left(d, s, gone);
 }
 
 void oci_entry_settle(struct oc_derived *d, struct entry *e, struct link *gone) {
-  for (int i = 0; i < 2; i++) settle_value(e, &e->half[i], gone);
+  for (int i = 0; i < 2; i++) settle_value(d, e, &e->half[i], gone);
+  if (e->key_span) left(d, e->key_span, gone);
+  e->key_span = NULL;
+  d->leaving--;
   link_move_tail(&d->idle_entries, &e->link);
 }
 
