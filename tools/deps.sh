@@ -11,9 +11,12 @@ set -euo pipefail
 packages=(gcc g++ libc6-dev make autoconf automake libtool pkg-config
   liburcu-dev libjansson-dev check python3 dpkg-dev)
 
-# DESIGN: the private jemalloc has no initial-exec TLS, names of its own, and exports nothing.
-jemalloc_flags=(--disable-initial-exec-tls --with-jemalloc-prefix=oc_je_ --with-private-namespace=oc_jei_
-  --without-export --disable-cxx --disable-shared)
+# The private jemalloc has names of its own, exports nothing, and has no thread-local storage: liboc keeps a
+# few bytes in initial-exec TLS, which puts all of the library's TLS into the process's small static reserve.
+# With jemalloc's 2.6 KiB among it, dlopen of liboc fails in Python.
+jemalloc_flags=(force_tls=0 --disable-initial-exec-tls
+  --with-jemalloc-prefix=oc_je_ --with-private-namespace=oc_jei_ --without-export
+  --disable-cxx --disable-shared)
 
 # After a failed step the work folder stays: its log was named to the reader.
 work=
@@ -178,8 +181,8 @@ finish_steps() {
     objcopy --strip-debug --redefine-sym secure_getenv=oc_jei_no_env \
       --redefine-sym readlink=oc_jei_no_link "$work/source/lib/libjemalloc_pic.a" "$1" &&
     ar rs "$1" "$work/nothing.o" &&
-    nm "$1" >"$work/symbols" &&
-    ! grep -wE 'secure_getenv|getenv|readlink' "$work/symbols"
+    readelf -sW "$1" >"$work/symbols" &&
+    ! grep -wE 'TLS|secure_getenv|getenv|readlink' "$work/symbols"
 }
 
 main "$@"
