@@ -32,11 +32,6 @@ static float float_of(uint32_t u)
 
 /* ---- Codes to binary32: exact ---- */
 
-float oct_bf16_to_f32(uint16_t code)
-{
-  return float_of((uint32_t)code << 16);
-}
-
 float oct_f16_to_f32(uint16_t code)
 {
   uint32_t sign = (uint32_t)(code & 0x8000) << 16, exponent = code >> 10 & 31, mantissa = code & 0x3ff;

@@ -15,7 +15,16 @@
 
 #include "tools/dtype.h"
 
-float oct_bf16_to_f32(uint16_t code);
+#include <string.h>
+
+static inline float oct_bf16_to_f32(uint16_t code)
+{
+  uint32_t u = (uint32_t)code << 16;
+  float x;
+
+  memcpy(&x, &u, sizeof x);
+  return x;
+}
 float oct_f16_to_f32(uint16_t code);
 float oct_e4m3_to_f32(uint8_t code);
 float oct_e2m1_to_f32(uint8_t code);    /* the low nibble */

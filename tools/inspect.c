@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * octool inspect: the tensors of files or of a list, and where the real pool puts them, on a device whose memory is
+ * mapped and never touched. Beside it, what one driver allocation a tensor costs under the chunk rule: requests under
+ * 2 MiB, rounded up to 512 B, share 2 MiB chunks and never span two; larger ones are rounded up to 2 MiB.
+ */
+#include "config.h"
+
+#include "tools/command.h"
+#include "tools/device.h"
+#include "tools/number.h"
+#include "tools/output.h"
+#include "tools/safetensors.h"
+#include "tools/shapes.h"
+
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char help[] =
+  "usage: octool inspect [--list] [--json OUT] FILE.safetensors... | --shapes TSV\n"
+  "\n"
+  "Counts tensors and bytes, and lays them out with the real pool, arenas reserved and on demand, every invariant\n"
+  "checked. Beside it: what one driver allocation a tensor costs where requests under 2 MiB share 2 MiB chunks.\n"
+  "\n"
+  "  --shapes TSV    a tensor list instead of files: name, dtype, shape, bytes a line; - is standard input\n"
+  "  --list          each tensor too\n"
+  "  --json OUT      the figures as JSON; - is standard output, alone then\n";
+
+static const uint64_t chunk = 2 << 20;
+
+struct options { const char *shapes, *json; bool list; char **files; size_t file_count; };
+
+/* ---- What is to be laid out ---- */
+
+struct subject { struct tensor_list tensors; size_t blocks; uint64_t bytes, reserve; double chunk_rule; };
+
+static bool add_file(const char *path, struct tensor_list *into, struct fault *why)
+{
+  struct safetensors s;
+  bool ok = true;
+
+  if (!oct_safetensors_open(path, &s, why))
+    return false;
+  for (size_t i = 0; ok && i < s.tensors.count; i++) {
+    const struct tensor *t = &s.tensors.at[i];
+    struct tensor *copy = oct_tensors_add(into, t->name, t->type, t->shape, t->rank);
+
+    ok = copy || oct_fault(why, "%s: no memory", path);
+    if (copy)
+      copy->bytes = t->bytes;
+  }
+  oct_safetensors_close(&s);
+  return ok;
+}
+
+/* What one request costs, in bytes of the device. */
+static double chunk_cost(uint64_t bytes)
+{
+  uint64_t rounded = (bytes + 511) / 512 * 512;
+
+  if (rounded >= chunk)
+    return (double)((bytes + chunk - 1) / chunk) * (double)chunk;
+  return (double)chunk / (double)(chunk / rounded);
+}
+
+static bool sum_up(struct subject *s, struct fault *why)
+{
+  if (!oct_tensors_bytes(&s->tensors, &s->bytes) || s->bytes > (uint64_t)INT64_MAX / 4)
+    return oct_fault(why, "the tensors' bytes together are more than any device has");
+  for (size_t i = 0; i < s->tensors.count; i++) {
+    uint64_t n = s->tensors.at[i].bytes;
+
+    if (n == 0)
+      continue;
+    s->blocks++;
+    s->reserve += (n + 255) / 256 * 256;
+    s->chunk_rule += chunk_cost(n);
+  }
+  return true;
+}
+
+static bool read_subject(const struct options *o, struct subject *s, struct fault *why)
+{
+  if (o->shapes)
+    return oct_shapes_read(o->shapes, &s->tensors, why) && sum_up(s, why);
+  for (size_t i = 0; i < o->file_count; i++)
+    if (!add_file(o->files[i], &s->tensors, why))
+      return false;
+  return sum_up(s, why);
+}
+
+/* ---- The plan ---- */
+
+struct plan { const char *name; oc_pool_stats pool; };
+
+static bool allocate_all(oc_pool *pool, const struct subject *s, struct fault *why)
+{
+  struct quoted q;
+
+  for (size_t i = 0; i < s->tensors.count; i++) {
+    const struct tensor *t = &s->tensors.at[i];
+    oc_devptr block;
+    oc_status st = t->bytes ? oc_pool_alloc_owned(pool, "weights", (size_t)t->bytes, 0, &block) : OC_OK;
+
+    if (st != OC_OK)
+      return oct_liboc_fault(why, st, "tensor '%s'", oct_quote(&q, t->name));
+  }
+  return true;
+}
+
+static bool check(oc_pool *pool, oc_pool_stats *out, struct fault *why)
+{
+  oc_status st = oc_pool_check(pool);
+
+  if (st != OC_OK)
+    return oct_liboc_fault(why, st, "checking the pool");
+  out->struct_size = sizeof *out;
+  st = oc_pool_get_stats(pool, out);
+  return st == OC_OK || oct_liboc_fault(why, st, "the pool's figures");
+}
+
+static bool lay_out(const struct device *d, const struct subject *s, size_t reserve, struct plan *p, struct fault *why)
+{
+  oc_model_options options = {.struct_size = sizeof options, .flags = OC_MODEL_NO_MANAGED, .name = "octool inspect",
+                              .reserve_bytes = reserve};
+  oc_model *m;
+  oc_status st = oc_model_create(d->backend, &options, &m);
+  bool ok;
+
+  if (st != OC_OK)
+    return oct_liboc_fault(why, st, "creating the model");
+  ok = allocate_all(oc_model_pool(m), s, why) && check(oc_model_pool(m), &p->pool, why);
+  st = oc_model_destroy(m);
+  return st == OC_OK ? ok : oct_liboc_fault(why, st, "destroying the model");
+}
+
+enum { PLANS = 2 };
+
+static bool plan_all(const struct subject *s, struct plan plans[PLANS], struct fault *why)
+{
+  /* On demand, the last arena may be mostly empty: 1 GiB at most; a dedicated one is rounded to 2 MiB. */
+  uint64_t room = s->reserve + s->reserve / 4 + (UINT64_C(4) << 30);
+  struct device d;
+  bool ok;
+
+  if (!oct_device_open(&d, "host", (size_t)room, why))
+    return false;
+  ok = lay_out(&d, s, (size_t)s->reserve, &plans[0], why) && lay_out(&d, s, 0, &plans[1], why);
+  return ok ? oct_device_close(&d, why) : (oct_device_close(&d, &(struct fault){""}), false);
+}
+
+/* ---- Text ---- */
+
+static double ratio(double part, uint64_t whole)
+{
+  return whole ? part / (double)whole : 1;
+}
+
+static uint64_t waste(const struct subject *s, const struct plan *p)
+{
+  return p->pool.arena_bytes - s->bytes;
+}
+
+static void print_types(const struct subject *s)
+{
+  for (size_t k = 0; k < oct_dtype_count(); k++) {
+    const struct dtype *t = oct_dtype_at(k);
+    uint64_t count = 0, bytes = 0;
+    struct human h;
+
+    for (size_t i = 0; i < s->tensors.count; i++)
+      if (s->tensors.at[i].type == t) {
+        count++;
+        bytes += s->tensors.at[i].bytes;
+      }
+    if (count)
+      printf("  %-8s %8" PRIu64 " tensors %11s\n", t->name, count, oct_human_bytes(&h, bytes));
+  }
+}
+
+static void print_tensors(const struct subject *s)
+{
+  for (size_t i = 0; i < s->tensors.count; i++) {
+    char shape[160];
+    struct quoted q;
+
+    printf("  %12" PRIu64 "  %-20s %s\n", s->tensors.at[i].bytes,
+           oct_tensor_shape(&s->tensors.at[i], shape, sizeof shape), oct_quote(&q, s->tensors.at[i].name));
+  }
+}
+
+static void print_subject(const struct subject *s, const struct plan plans[PLANS])
+{
+  struct human ha, hb;
+
+  printf("%zu tensors, %" PRIu64 " bytes (%s)\n", s->tensors.count, s->bytes, oct_human_bytes(&ha, s->bytes));
+  print_types(s);
+  printf("\n%-20s %8s %12s %9s %12s\n", "memory plan", "arenas", "bytes", "of tensors", "waste");
+  printf("%-20s %8s %12s %9.4fx %12s\n", "one request a tensor", "-",
+         oct_human_bytes(&ha, (uint64_t)s->chunk_rule), ratio(s->chunk_rule, s->bytes),
+         oct_human_bytes(&hb, (uint64_t)s->chunk_rule - s->bytes));
+  for (size_t i = 0; i < PLANS; i++)
+    printf("%-20s %8" PRIu64 " %12s %9.4fx %12s\n", plans[i].name, plans[i].pool.arenas,
+           oct_human_bytes(&ha, plans[i].pool.arena_bytes), ratio((double)plans[i].pool.arena_bytes, s->bytes),
+           oct_human_bytes(&hb, waste(s, &plans[i])));
+  if (s->blocks)
+    printf("\npool: %" PRIu64 " blocks, every invariant checked; %.1f bytes of host records a block\n",
+           plans[0].pool.live_blocks, (double)plans[0].pool.host_metadata_bytes / (double)s->blocks);
+}
+
+/* ---- JSON ---- */
+
+static json_t *plan_json(const struct subject *s, const struct plan *p)
+{
+  return json_pack("{s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I}", "arenas", (json_int_t)p->pool.arenas, "arena_bytes",
+                   (json_int_t)p->pool.arena_bytes, "ratio", ratio((double)p->pool.arena_bytes, s->bytes), "waste",
+                   (json_int_t)waste(s, p), "live_blocks", (json_int_t)p->pool.live_blocks, "live_bytes",
+                   (json_int_t)p->pool.live_bytes, "driver_allocs", (json_int_t)p->pool.driver_allocs,
+                   "host_metadata_bytes", (json_int_t)p->pool.host_metadata_bytes);
+}
+
+static json_t *subject_json(const struct subject *s, const struct plan plans[PLANS])
+{
+  return json_pack("{s:I, s:I, s:{s:I, s:f}, s:o, s:o}", "tensors", (json_int_t)s->tensors.count, "bytes",
+                   (json_int_t)s->bytes, "chunk_rule", "bytes", (json_int_t)s->chunk_rule, "ratio",
+                   ratio(s->chunk_rule, s->bytes), "reserved", plan_json(s, &plans[0]), "on_demand",
+                   plan_json(s, &plans[1]));
+}
+
+/* ---- The command ---- */
+
+static bool inspect(const struct options *o, struct subject *s, struct fault *why)
+{
+  struct plan plans[PLANS] = {{.name = "pool, reserved"}, {.name = "pool, on demand"}};
+  struct output out;
+
+  if (!read_subject(o, s, why) || !plan_all(s, plans, why) || !oct_output_open(&out, o->json, why))
+    return false;
+  if (!oct_output_is_stdout(&out)) {
+    print_subject(s, plans);
+    if (o->list)
+      print_tensors(s);
+  }
+  return oct_output_write(&out, out.file ? subject_json(s, plans) : NULL, why) && oct_flush_stdout(why);
+}
+
+int oct_inspect_main(int argc, char **argv)
+{
+  static const struct option options[] = {
+    {"shapes", required_argument, NULL, 's'}, {"json", required_argument, NULL, 'j'},
+    {"list", no_argument, NULL, 'l'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+  struct options o = {0};
+  struct subject s = {0};
+  struct fault why;
+  bool ok;
+  int c;
+
+  while ((c = getopt_long(argc, argv, ":h", options, NULL)) != -1)
+    switch (c) {
+    case 's': o.shapes = optarg; break;
+    case 'j': o.json = optarg; break;
+    case 'l': o.list = true; break;
+    case 'h': return oct_help("inspect", help);
+    default: return oct_bad_option("inspect", c, argv);
+    }
+  o.files = argv + optind;
+  o.file_count = (size_t)(argc - optind);
+  if (!o.shapes == (o.file_count == 0))
+    return oct_usage("inspect", o.shapes ? "--shapes takes the place of files" : "no file is given");
+  ok = inspect(&o, &s, &why);
+  oct_tensors_free(&s.tensors);
+  if (!ok)
+    oct_complain("inspect", "%s", why.text);
+  return ok ? EXIT_SUCCESS : EXIT_FAILURE;
+}
