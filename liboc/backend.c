@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "liboc/options.h"
 #include "liboc/process.h"
 #include "rcu/error.h"
 #include "rcu/guard.h"
@@ -19,6 +20,8 @@ static oc_status check_ops(const oc_backend_ops *ops) {
   if (ops->struct_size < FIRST_OPS_SIZE)
     return oci_error(OC_E_INVALID, "oc_backend_create: struct_size %u is below the table's first size, %zu",
                      ops->struct_size, FIRST_OPS_SIZE);
+  if (ops->struct_size > STRUCT_MOST)
+    return oci_error(OC_E_INVALID, "oc_backend_create: struct_size %u is no size of a table", ops->struct_size);
   const unsigned char *tail = (const unsigned char *)ops + sizeof *ops;
   for (size_t i = 0; i < ops->struct_size - sizeof *ops; i++)
     if (tail[i]) return oci_error(OC_E_INVALID, "oc_backend_create: the table has entries this library does not know");
@@ -154,7 +157,9 @@ oc_status oci_dev_sync_all(const oc_backend *b) {
 bool oci_dev_capturing(const oc_backend *b, oc_stream s) {
   if (!b->ops.capturing) return false;
   bool capturing = false;
-  return b->ops.capturing(b->self, s, &capturing) != OC_OK || capturing;
+  oc_status st = b->ops.capturing(b->self, s, &capturing);
+  if (st == OC_E_DEVICE_LOST || st == OC_E_INVALID) return false;
+  return st != OC_OK || capturing;
 }
 
 oc_status oci_dev_event_create(const oc_backend *b, oc_event *out) {

@@ -34,7 +34,8 @@ oc_status oci_dev_free(const oc_backend *b, oc_devptr ptr);
 /* synchronize, else synchronize_all, else nothing to wait for */
 oc_status oci_dev_sync(const oc_backend *b, oc_stream s);
 oc_status oci_dev_sync_all(const oc_backend *b);
-/* False where the backend cannot say. A failed query counts as capturing: better to refuse than to break it. */
+/* False where the backend cannot say. A failed query counts as capturing: better to refuse than to break it. But a
+   stream of a lost context, or no stream at all, is not: what comes next says so, and a teardown must end. */
 bool oci_dev_capturing(const oc_backend *b, oc_stream s);
 oc_status oci_dev_event_create(const oc_backend *b, oc_event *out);
 oc_status oci_dev_event_record(const oc_backend *b, oc_event e, oc_stream s);

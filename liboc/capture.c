@@ -121,6 +121,7 @@ oc_status oc_model_graphs_gone(oc_model *m) {
   st = oci_may_wait("oc_model_graphs_gone");
   if (!st && oci_captured_now(m))
     st = oci_error(OC_E_BUSY, "oc_model_graphs_gone: a capture is entered on model %s", m->name);
+  if (!st) st = oci_streams_may_drain(m, "oc_model_graphs_gone");
   if (!st) {
     __atomic_add_fetch(&m->graph_epoch, 1, __ATOMIC_RELAXED);
     st = give_retired_back(m);

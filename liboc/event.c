@@ -69,4 +69,6 @@ oc_status oci_event_await(struct oc_model *m, oc_event e) {
 void oci_events_destroy(struct oc_model *m) {
   for (size_t i = 0; i < m->spare_count; i++) (void)oci_dev_event_destroy(m->backend, m->spare_events[i]);
   m->spare_count = 0;
+  oc_event e;
+  while (oci_farewell_take(m, &e)) (void)oci_dev_event_destroy(m->backend, e);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "liboc/model.h"
+#include "liboc/options.h"
 #include "rcu/mem.h"
 
 /* ---- holds: under the tasks lock, because teardown waits for them ---- */
@@ -76,7 +77,8 @@ oc_status oc_model_release_hold(oc_model *m, const char *who) {
   if (st) return st;
   oci_tasks_lock();
   struct hold *h = find_hold(m, who);
-  if (!h) st = oci_error(OC_E_NOT_FOUND, "oc_model_release_hold: model %s has no holder %s", m->name, who);
+  if (!h && m->state == MODEL_RELEASED) st = oci_model_refuses(m, "oc_model_release_hold");
+  else if (!h) st = oci_error(OC_E_NOT_FOUND, "oc_model_release_hold: model %s has no holder %s", m->name, who);
   else if (--h->count == 0) let_go(m, h);
   oci_tasks_unlock();
   return st;
@@ -126,13 +128,14 @@ static oc_status push(struct oc_model *m, const oc_resource_ops *ops, void *self
 
 oc_status oc_model_push(oc_model *m, const oc_resource_ops *ops, void *self) {
   if (!m || !ops) return oci_error(OC_E_INVALID, "oc_model_push: a NULL argument");
-  if (ops->struct_size < sizeof *ops || !ops->release)
-    return oci_error(OC_E_INVALID, "oc_model_push: struct_size is %u, release is %s", ops->struct_size,
-                     ops->release ? "set" : "NULL");
-  struct task call;
-  oc_status st = oci_call_begin(m, &call, "oc_model_push");
+  oc_resource_ops known;
+  oc_status st = OCI_OPTIONS(&known, ops, "oc_model_push");
   if (st) return st;
-  st = push(m, ops, self);
+  if (!known.release) return oci_error(OC_E_INVALID, "oc_model_push: release is NULL");
+  struct task call;
+  st = oci_call_begin(m, &call, "oc_model_push");
+  if (st) return st;
+  st = push(m, &known, self);
   oci_call_end(&call);
   return st;
 }

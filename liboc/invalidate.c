@@ -22,13 +22,12 @@ struct walk {
 /* ---- collecting; with the lock held ---- */
 
 static void doom_entry(struct walk *w, struct entry *e) {
-  if (!e || link_on(&e->link)) return;
-  if (!w->what->start && e->born >= w->before) return;   /* made of the source as it is now */
-  link_add_tail(&w->doomed, &e->link);
+  if (e && !link_on(&e->link)) link_add_tail(&w->doomed, &e->link);
 }
 
-static void doom_key(struct walk *w, uint64_t key) {
-  for (oc_kind k = 0; k < w->d->kinds; k++) doom_entry(w, oci_entry_find(w->d, k, key));
+/* Not what was made of the source as it is now. */
+static void doom_older(struct walk *w, struct entry *e) {
+  if (e && e->born < w->before) doom_entry(w, e);
 }
 
 static void doom_keys_in(struct walk *w, struct span *s) {
@@ -57,25 +56,31 @@ static bool owns_value(const struct entry *e, uint64_t addr) {
 }
 
 /* What is derived from the value of a doomed entry: keyed by it, or by any address in a span that now loses its
-   last owner. A borrowed value stays where it is, and so does what was derived from it. */
+   last owner. Whenever that was made, it was made of the old value. A borrowed value stays where it is, and so does
+   what was derived from it. */
 static void doom_derived_from(struct walk *w, struct entry *e) {
   for (int i = 0; i < 2; i++) {
     struct span *s = e->half[i].span;
-    if (owns_value(e, e->value[i])) doom_key(w, e->value[i]);
+    if (owns_value(e, e->value[i]))
+      for (oc_kind k = 0; k < w->d->kinds; k++) doom_entry(w, oci_entry_find(w->d, k, e->value[i]));
     if (s && e->half[i].owned && ++s->going == s->owners) doom_keys_in(w, s);
   }
 }
 
 static void doom_each(void *arg, uint64_t key, const struct map_hit *hit) {
   (void)key;
-  doom_entry(arg, oci_map_entry(hit->entry));
+  doom_older(arg, oci_map_entry(hit->entry));
+}
+
+static void doom_older_of_key(struct walk *w, uint64_t key) {
+  for (oc_kind k = 0; k < w->d->kinds; k++) doom_older(w, oci_entry_find(w->d, k, key));
 }
 
 static void collect(struct walk *w) {
   const struct doom *what = w->what;
   link_init(&w->doomed);
   for (size_t i = 0; i < what->n; i++)
-    if (what->keys[i]) doom_key(w, what->keys[i]);
+    doom_older_of_key(w, what->keys[i]);
   struct span *s = what->start ? oci_span_at(w->d, what->start) : NULL;
   if (s) doom_keys_in(w, s);
   if (s) doom_values_in(w, s);
@@ -93,7 +98,7 @@ static void undo(struct walk *w) {
   }
 }
 
-/* ---- older builds of what goes ---- */
+/* ---- open builds of what goes ---- */
 
 static bool is_doomed_value(const struct walk *w, uint64_t key) {
   for (const struct link *l = w->doomed.next; l != &w->doomed; l = l->next)
@@ -101,21 +106,21 @@ static bool is_doomed_value(const struct walk *w, uint64_t key) {
   return false;
 }
 
+/* Of a key that was named, if it began before; of a value that goes, whenever it began. */
 static bool build_goes(const struct walk *w, const struct oc_build *b) {
-  if (!w->what->start && b->begun >= w->before) return false;
-  if (w->what->all) return true;
-  for (size_t i = 0; i < w->what->n; i++)
-    if (w->what->keys[i] == b->key) return true;
-  struct span *s = oci_span_at(w->d, b->key);
-  if (s && s->owners && s->going == s->owners) return true;
+  const struct doom *what = w->what;
+  bool older = b->begun < w->before;
+  if (what->all && older) return true;
+  for (size_t i = 0; i < what->n && older; i++)
+    if (what->keys[i] == b->key) return true;
   struct block_info info;
-  if (w->what->start && oci_pool_find(oci_model_of_derived(w->d)->pool.core, b->key, &info) == POOL_OK &&
-      info.start == w->what->start)
-    return true;
-  return is_doomed_value(w, b->key);
+  struct pool *pool = oci_model_of_derived(w->d)->pool.core;
+  if (what->start && oci_pool_find(pool, b->key, &info) == POOL_OK && info.start == what->start) return true;
+  struct span *s = oci_span_at(w->d, b->key);
+  return (s && s->owners && s->going == s->owners) || is_doomed_value(w, b->key);
 }
 
-static struct oc_build *older_build(const struct walk *w) {
+static struct oc_build *open_build(const struct walk *w) {
   LINK_EACH(l, &w->d->open) {
     struct oc_build *b = CONTAINER(l, struct oc_build, link);
     if (build_goes(w, b)) return b;
@@ -143,7 +148,7 @@ static oc_status collect_settled(struct walk *w, const struct timespec *deadline
   w->before = ++w->d->clock;
   for (;;) {
     collect(w);
-    struct oc_build *b = older_build(w);
+    struct oc_build *b = open_build(w);
     if (!b) return OC_OK;
     undo(w);
     oc_status st = wait_for_build(w, b, deadline, call);
@@ -206,12 +211,12 @@ static oc_status give_back(struct oc_derived *d, struct link *doomed, bool keep_
 oc_status oci_derived_doom(struct oc_derived *d, const struct doom *what, const struct timespec *deadline, const char *call) {
   struct oc_model *m = oci_model_of_derived(d);
   struct walk w = {.d = d, .what = what};
-  oc_stream capturing;
-  if (oci_streams_capturing(m, &capturing))
-    return oci_error(OC_E_CAPTURING, "%s: stream %p is capturing, and would have to be waited for", call, (void *)capturing);
-  oc_status st = collect_settled(&w, deadline, call);
+  oc_status st = oci_streams_may_drain(m, call);
   if (st) return st;
-  bool any = !link_empty(&w.doomed);
+  st = collect_settled(&w, deadline, call);
+  if (st) return st;
+  /* What another thread is forgetting right now must be out of use too when we return. */
+  bool any = !link_empty(&w.doomed) || d->leaving;
   LINK_EACH(l, &w.doomed) oci_entry_unpublish(d, CONTAINER(l, struct entry, link));
   pthread_mutex_unlock(&d->lock);
   if (!any) return OC_OK;

@@ -120,15 +120,13 @@ oc_status oc_model_create(oc_backend *b, const oc_model_options *given, oc_model
   struct oc_model *m = model_new(b, &opt);
   if (!m) return oci_error(OC_E_HOST_NOMEM, "oc_model_create: out of host memory");
   st = open_parts(m, &opt);
-  if (st) goto free_model;
-  st = oci_process_add_model(b, m);
-  if (st) goto release_arenas;
+  if (!st) st = oci_process_add_model(b, m);
+  if (st) goto undo;
   *out = m;
   return OC_OK;
 
-release_arenas:
-  oci_pool_release_arenas(m->pool.core, NULL, NULL);
-free_model:
+undo:   /* part of the reserve may be there */
+  if (m->pool.core) oci_pool_release_arenas(m->pool.core, NULL, NULL);
   model_free(m);
   return st;
 }

@@ -109,8 +109,14 @@ oc_status oci_stream_name(struct oc_model *m, oc_stream s);
    farewells. Streams that a capture is entered on are left out, and *left_out says that there were some (their work
    is not known to be over). Nothing locked. */
 oc_status oci_streams_drain(struct oc_model *m, bool *left_out);
+/* Waits for farewells only. */
+oc_status oci_farewells_await(struct oc_model *m);
 /* An undeclared capture on one of the streams; out: which. */
 bool oci_streams_capturing(struct oc_model *m, oc_stream *out);
+/* With no call in flight: takes the event of a farewell that nobody waits for any more; false: none left. */
+bool oci_farewell_take(struct oc_model *m, oc_event *out);
+/* OC_E_CAPTURING where such a stream would have to be waited for. */
+oc_status oci_streams_may_drain(struct oc_model *m, const char *call);
 /* The records; no stream is used any more. */
 void oci_streams_free(struct oc_model *m);
 
@@ -121,6 +127,7 @@ void oci_event_put(struct oc_model *m, oc_event e);
 oc_status oci_event_mark(struct oc_model *m, oc_stream s, oc_event *out);
 /* Polls until it passed. */
 oc_status oci_event_await(struct oc_model *m, oc_event e);
+/* All of them, those of farewells too. No call is in flight. */
 void oci_events_destroy(struct oc_model *m);
 
 /* ---- captures (capture.c) ---- */

@@ -570,7 +570,7 @@ typedef struct oc_pool_stats { uint32_t struct_size, fell_back;
   uint64_t live_blocks, live_bytes, peak_live_bytes, retired_bytes, free_bytes, largest_free;
   uint64_t driver_allocs, driver_alloc_failures, driver_frees;
   uint64_t host_metadata_bytes; } oc_pool_stats;
-/* Figures of the pool; set struct_size first (a shorter struct gets the fields that it has). managed_* are part
+/* Figures of the pool, until the arenas go; set struct_size first (of a longer struct the rest is zeroed). managed_* are part
    of arenas and arena_bytes. live + retired + free bytes == arena_bytes; retired counts all that waits for a
    stream, a graph or teardown. driver_allocs counts those that worked. host_metadata_bytes: the pool's records,
    indexes and ledger. */

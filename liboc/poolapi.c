@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "liboc/model.h"
+#include "liboc/options.h"
+#include "liboc/report.h"
 #include "rcu/mem.h"
 
 #define CALLERS (BLOCK_BIT(BLOCK_USER) | BLOCK_BIT(BLOCK_OWNED))   /* classes that oc_pool_free may free */
@@ -219,13 +221,19 @@ static void fill(oc_pool_stats *out, const struct pool_stats *s, bool fell_back)
   };
 }
 
+/* Works in a resource's release too. */
+static oc_status has_arenas(const struct oc_model *m, const char *call) {
+  return __atomic_load_n(&m->state, __ATOMIC_RELAXED) < MODEL_RELEASED ? OC_OK : oci_model_refuses(m, call);
+}
+
 oc_status oc_pool_get_stats(oc_pool *p, oc_pool_stats *out) {
   static const char call[] = "oc_pool_get_stats";
   if (!p || !out) return oci_error(OC_E_INVALID, "%s: a NULL argument", call);
   uint32_t size = out->struct_size;
   if (size < sizeof *out)
     return oci_error(OC_E_INVALID, "%s: struct_size %u is below the first size, %zu", call, size, sizeof *out);
-  oc_status st = oci_model_forked(oci_model_of_pool(p), call);
+  if (size > STRUCT_MOST) return oci_error(OC_E_INVALID, "%s: struct_size %u is no size of the figures", call, size);
+  oc_status st = has_arenas(oci_model_of_pool(p), call);
   if (st) return st;
   collect_in_call(oci_model_of_pool(p));
   struct pool_stats s;
@@ -238,20 +246,16 @@ oc_status oc_pool_get_stats(oc_pool *p, oc_pool_stats *out) {
 
 oc_status oc_pool_check(oc_pool *p) {
   if (!p) return oci_error(OC_E_INVALID, "oc_pool_check: the pool is NULL");
-  oc_status st = oci_model_forked(oci_model_of_pool(p), "oc_pool_check");
+  oc_status st = has_arenas(oci_model_of_pool(p), "oc_pool_check");
   return st ? st : (oc_status)oci_pool_check(p->core);
 }
 
 char *oc_pool_report_text(oc_pool *p, size_t top) {
   if (!p || oci_model_forked(oci_model_of_pool(p), "oc_pool_report_text")) return NULL;
-  return oci_pool_report_text(p->core, top);
+  return oci_string_out(oci_pool_report_text(p->core, top));
 }
 
 char *oc_pool_report_json(oc_pool *p) {
   if (!p || oci_model_forked(oci_model_of_pool(p), "oc_pool_report_json")) return NULL;
-  return oci_pool_report_json(p->core);
-}
-
-void oc_string_free(char *s) {
-  oci_strfree(NULL, s);
+  return oci_string_out(oci_pool_report_json(p->core));
 }

@@ -5,9 +5,11 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "allocator/text.h"
 #include "rcu/error.h"
+#include "rcu/list.h"
 #include "rcu/mem.h"
 
 struct row {
@@ -26,6 +28,34 @@ struct oc_report {
   uint64_t left_out;       /* rows that there was no room for */
   struct row row[];
 };
+
+/* ---- strings that callers get ---- */
+
+/* Its size is kept beside it: the caller may write to it, a NUL too, before it gives it back. */
+struct string {
+  size_t bytes;
+  char text[];
+};
+
+char *oci_string_out(char *text) {
+  if (!text) return NULL;
+  size_t n = strlen(text) + 1;
+  struct string *s = oci_alloc(NULL, sizeof *s + n);
+  if (s) {
+    s->bytes = n;
+    memcpy(s->text, text, n);
+  }
+  oci_strfree(NULL, text);
+  return s ? s->text : NULL;
+}
+
+void oc_string_free(char *text) {
+  if (!text) return;
+  struct string *s = CONTAINER(text, struct string, text);
+  oci_free(NULL, s, sizeof *s + s->bytes);
+}
+
+/* ---- filling ---- */
 
 static size_t report_bytes(size_t rows) {
   return sizeof(struct oc_report) + rows * sizeof(struct row);
@@ -105,7 +135,7 @@ char *oc_report_text(const oc_report *r) {
                (unsigned long long)r->totals.modules_unloaded, (unsigned long long)r->totals.blocks_swept);
   for (size_t i = 0; i < r->count; i++) add_text_row(&t, &r->row[i]);
   if (r->left_out) oci_text_add(&t, "  and %llu more\n", (unsigned long long)r->left_out);
-  return oci_text_take(&t);
+  return oci_string_out(oci_text_take(&t));
 }
 
 static void add_json_row(struct text *t, const struct row *row, bool first) {
@@ -128,7 +158,7 @@ char *oc_report_json(const oc_report *r) {
   oci_text_add(&t, "  \"rows_left_out\": %llu,\n  \"rows\": [", (unsigned long long)r->left_out);
   for (size_t i = 0; i < r->count; i++) add_json_row(&t, &r->row[i], i == 0);
   oci_text_add(&t, "\n  ]\n}\n");
-  return oci_text_take(&t);
+  return oci_string_out(oci_text_take(&t));
 }
 
 void oc_report_free(oc_report *r) {

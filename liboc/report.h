@@ -9,6 +9,9 @@
 
 #include "liboc/oc.h"
 
+/* A text of the library's (NULL: none) as one that a caller gets, for oc_string_free. */
+char *oci_string_out(char *text);
+
 struct oc_report *oci_report_new(const char *model, uint64_t generation, size_t rows);
 struct oc_report *oci_report_ref(struct oc_report *r);
 void oci_report_unref(struct oc_report *r);

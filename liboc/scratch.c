@@ -268,6 +268,7 @@ oc_status oc_opcache_release(oc_opcache *c) {
   oc_status st = oci_call_begin(oci_model_of_opcache(c), &call, "oc_opcache_release");
   if (st) return st;
   st = oci_may_wait("oc_opcache_release");
+  if (!st) st = oci_streams_may_drain(oci_model_of_opcache(c), "oc_opcache_release");
   if (!st) st = release(c);
   oci_call_end(&call);
   return st;
@@ -339,7 +340,7 @@ void oci_scratch_sweep(struct oc_opcache *c, size_t *count, uint64_t *bytes) {
 /* ---- the latch ---- */
 
 bool oc_opcache_alloc_fell_back(const oc_opcache *c) {
-  return c && oci_pool_fell_back(oci_model_of_opcache(c)->pool.core);
+  return c && oci_model_live(oci_model_of_opcache(c)) && oci_pool_fell_back(oci_model_of_opcache(c)->pool.core);
 }
 
 void oc_opcache_note_alloc_fallback(oc_opcache *c) {

@@ -73,6 +73,8 @@ static oc_status say_farewell(struct oc_model *m, oc_stream s, struct farewell *
   if (!oci_dev_has_events(m->backend)) {
     if (oci_guarded())
       return oci_error(OC_E_GUARDED, "oc_model_forget_stream: without events it would wait for the stream, inside a guard");
+    if (oci_dev_capturing(m->backend, s))
+      return oci_error(OC_E_CAPTURING, "oc_model_forget_stream: stream %p is capturing", (void *)s);
     return oci_dev_sync(m->backend, s);
   }
   struct farewell *f = oci_alloc(m->heap, sizeof *f);
@@ -142,7 +144,7 @@ oc_status oc_model_forget_stream(oc_model *m, oc_stream s) {
 /* ---- waiting ---- */
 
 /* Farewells may be awaited by several threads at once: each takes one off, and puts it back if it failed. */
-static oc_status await_farewells(struct oc_model *m) {
+oc_status oci_farewells_await(struct oc_model *m) {
   oc_status first = OC_OK;
   struct link failed;
   link_init(&failed);
@@ -205,7 +207,7 @@ static oc_status drain(struct oc_model *m, bool *left_out) {
   *left_out = s.left_out;
   st = s.ever_named ? drain_list(m, &s) : oci_dev_sync_all(m->backend);
   snapshot_free(&s);
-  oc_status fare = st == OC_E_DEVICE_LOST ? st : await_farewells(m);
+  oc_status fare = st == OC_E_DEVICE_LOST ? st : oci_farewells_await(m);
   return st ? st : fare;
 }
 
@@ -229,6 +231,21 @@ bool oci_streams_capturing(struct oc_model *m, oc_stream *out) {
   }
   snapshot_free(&s);
   return found;
+}
+
+oc_status oci_streams_may_drain(struct oc_model *m, const char *call) {
+  oc_stream s;
+  if (!oci_streams_capturing(m, &s)) return OC_OK;
+  return oci_error(OC_E_CAPTURING, "%s: stream %p is capturing, and would have to be waited for", call, (void *)s);
+}
+
+bool oci_farewell_take(struct oc_model *m, oc_event *out) {
+  if (link_empty(&m->farewells)) return false;
+  struct farewell *f = CONTAINER(m->farewells.next, struct farewell, link);
+  *out = f->event;
+  link_remove(&f->link);
+  oci_free(m->heap, f, sizeof *f);
+  return true;
 }
 
 void oci_streams_free(struct oc_model *m) {

@@ -14,6 +14,7 @@ struct wait {
   uint64_t thread;
   struct task *task;          /* NULL once it ended */
   struct oc_model *model;     /* a teardown: waits for all tasks of it; else NULL */
+  struct oc_model *turn;      /* waits for another thread's teardown of it; else NULL */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -117,22 +118,23 @@ void oci_task_end(struct task *t) {
 
 static bool model_leads_to(const struct oc_model *m, uint64_t me, unsigned depth);
 
-/* Does t end only after thread `me` went on? Its thread may wait for a task, which may ... */
-static bool task_leads_to(const struct task *t, uint64_t me, unsigned depth) {
-  if (t->thread == me) return true;
+/* Does `thread` go on only after thread `me` did? It may wait for a task, whose thread may wait ... */
+static bool thread_leads_to(uint64_t thread, uint64_t me, unsigned depth) {
+  if (thread == me) return true;
   if (depth == 0) return false;
   LINK_EACH(l, &waits) {
     const struct wait *w = CONTAINER(l, struct wait, link);
-    if (w->thread != t->thread) continue;
-    if (w->task && task_leads_to(w->task, me, depth - 1)) return true;
+    if (w->thread != thread) continue;
+    if (w->task && thread_leads_to(w->task->thread, me, depth - 1)) return true;
     if (w->model && model_leads_to(w->model, me, depth - 1)) return true;
+    if (w->turn && thread_leads_to(w->turn->tasks.teardown_thread, me, depth - 1)) return true;
   }
   return false;
 }
 
 static bool model_leads_to(const struct oc_model *m, uint64_t me, unsigned depth) {
   LINK_EACH(l, &m->tasks.tasks) {
-    if (task_leads_to(CONTAINER(l, struct task, link), me, depth)) return true;
+    if (thread_leads_to(CONTAINER(l, struct task, link)->thread, me, depth)) return true;
   }
   return false;
 }
@@ -150,14 +152,26 @@ static bool sleep_until_changed(struct oc_model *m, const struct timespec *deadl
   return e != ETIMEDOUT;
 }
 
-void oci_tasks_wait(struct oc_model *m) {
-  (void)sleep_until_changed(m, NULL);
+oc_status oci_wait_turn(struct oc_model *m) {
+  struct wait w = {.thread = oci_thread_id(), .turn = m};
+  if (model_leads_to(m, w.thread, DEEPEST_CIRCLE)) return OC_E_REENTRANT;
+  while (m->tasks.teardown_thread) {
+    if (thread_leads_to(m->tasks.teardown_thread, w.thread, DEEPEST_CIRCLE)) return OC_E_REENTRANT;
+    link_add_tail(&waits, &w.link);
+    (void)sleep_until_changed(m, NULL);
+    link_remove(&w.link);
+  }
+  return OC_OK;
+}
+
+void oci_wait_calls(struct oc_model *m) {
+  while (!link_empty(&m->tasks.tasks)) (void)sleep_until_changed(m, NULL);
 }
 
 oc_status oci_wait_task(struct task *t, const struct timespec *deadline, bool patient) {
   struct oc_model *m = t->model;
   struct wait w = {.thread = oci_thread_id(), .task = t};
-  if (task_leads_to(t, w.thread, DEEPEST_CIRCLE)) return OC_E_REENTRANT;
+  if (thread_leads_to(t->thread, w.thread, DEEPEST_CIRCLE)) return OC_E_REENTRANT;
   link_add_tail(&waits, &w.link);
   oc_status st = OC_OK;
   while (w.task && !st) {

@@ -61,8 +61,11 @@ void oci_task_end(struct task *t);
 oc_status oci_wait_task(struct task *t, const struct timespec *deadline, bool patient);
 /* With the lock held. Waits until m has no task and no hold, for a teardown. OC_E_BUSY, OC_E_REENTRANT. */
 oc_status oci_wait_idle(struct oc_model *m, const struct timespec *deadline);
-/* With the lock held: one wait for a change of m's tasks, holds or state. */
-void oci_tasks_wait(struct oc_model *m);
+/* With the lock held. Waits until no thread is in a teardown of m. OC_E_REENTRANT at once if that one, or what m has
+   open, waits for this thread. */
+oc_status oci_wait_turn(struct oc_model *m);
+/* With the lock held. Waits until m has no task, when nothing that could keep one from ending is left. */
+void oci_wait_calls(struct oc_model *m);
 /* CLOCK_MONOTONIC, ms from now. */
 struct timespec oci_deadline(uint32_t ms);
 

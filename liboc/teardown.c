@@ -111,7 +111,9 @@ static void count_owner(void *count, const struct ledger_row *row) {
 static oc_status make_report(struct oc_model *m, struct oc_report **out) {
   size_t rows = 12;
   oci_pool_ledger(m->pool.core, count_owner, &rows);
+  pthread_mutex_lock(&m->lock);   /* pop still works */
   LINK_EACH(l, &m->resources) rows++;
+  pthread_mutex_unlock(&m->lock);
   LINK_EACH(l, &m->modules) rows++;
   *out = oci_report_new(m->name, m->generation, rows);
   return *out ? OC_OK : oci_error(OC_E_HOST_NOMEM, "oc_model_teardown: out of host memory for the report");
@@ -173,6 +175,13 @@ static void release_resources(struct teardown *t) {
   }
 }
 
+/* A release may have forgotten a stream: what it queued there may still use our memory. */
+static void await_resources(struct teardown *t) {
+  if (t->m->context_gone) return;
+  oc_status st = oci_farewells_await(t->m);
+  if (st) add_row(t, st, "streams", "%s", oci_error_text());
+}
+
 static void release_scratch(struct teardown *t) {
   size_t buffers;
   uint64_t bytes;
@@ -201,6 +210,7 @@ struct owners {
   uint64_t blocks, bytes;
   uint64_t swept_blocks, swept_bytes, largest;
   char site[160];
+  unsigned sites;
 };
 
 static bool ours(const char *owner) {
@@ -210,11 +220,20 @@ static bool ours(const char *owner) {
 static void sum_unowned(void *arg, const struct ledger_row *row) {
   struct owners *o = arg;
   if (row->owner || row->external || !row->live_blocks) return;
+  o->sites++;
   o->swept_blocks += row->live_blocks;
   o->swept_bytes += row->live_bytes;
   if (row->live_bytes <= o->largest) return;
   o->largest = row->live_bytes;
   snprintf(o->site, sizeof o->site, "%s:%u", row->file ? row->file : "unknown", row->line);
+}
+
+static void add_site(void *teardown, const struct ledger_row *row) {
+  if (row->owner || row->external || !row->live_blocks) return;
+  char label[128], amount[48];
+  snprintf(label, sizeof label, "unowned at %s:%u", row->file ? row->file : "unknown", row->line);
+  oci_text_bytes(amount, sizeof amount, row->live_bytes);
+  add_row(teardown, OC_OK, label, "%s in %llu blocks", amount, (unsigned long long)row->live_blocks);
 }
 
 static void sum_owner(void *arg, const struct ledger_row *row) {
@@ -260,6 +279,7 @@ static void sweep_unowned(struct teardown *t) {
   char amount[48];
   oci_text_bytes(amount, sizeof amount, o.swept_bytes);
   add_row(t, OC_OK, "unowned blocks", "%s in %llu blocks, largest site %s", amount, (unsigned long long)o.swept_blocks, o.site);
+  if (o.sites > 1) oci_pool_ledger(t->m->pool.core, add_site, t);
 }
 
 struct arenas {
@@ -311,6 +331,14 @@ static void release_module(struct teardown *t, struct module *mod) {
   add_row(t, st, label, "%s", st ? oci_error_text() : "unloaded");
 }
 
+/* Frees and forgets of other threads still work: refused from now on, and waited for. */
+static void end_calls(struct oc_model *m) {
+  oci_tasks_lock();
+  set_state(m, MODEL_RELEASED);
+  oci_wait_calls(m);
+  oci_tasks_unlock();
+}
+
 static void release_events(struct teardown *t) {
   oci_batches_drop(&t->m->derived);
   if (!t->m->context_gone) oci_events_destroy(t->m);
@@ -320,12 +348,14 @@ static oc_status release(struct oc_model *m, struct oc_report *report) {
   struct teardown t = {.m = m, .report = report};
   drain(&t);
   release_resources(&t);
+  await_resources(&t);
   release_scratch(&t);
   release_derived(&t);
   report_owners(&t);
   sweep_unowned(&t);
   release_arenas(&t);
   LINK_EACH(l, &m->modules) release_module(&t, CONTAINER(l, struct module, link));
+  end_calls(m);
   release_events(&t);
   return t.failed ? OC_E_TEARDOWN : OC_OK;
 }
@@ -336,7 +366,7 @@ static oc_status release(struct oc_model *m, struct oc_report *report) {
 static oc_status take_turn(struct oc_model *m) {
   if (m->tasks.teardown_thread == oci_thread_id())
     return oci_error(OC_E_REENTRANT, "oc_model_teardown: called from within the teardown of model %s", m->name);
-  while (m->tasks.teardown_thread) oci_tasks_wait(m);
+  if (oci_wait_turn(m)) return name_the_living(m, OC_E_REENTRANT);
   if (!m->report) m->tasks.teardown_thread = oci_thread_id();
   return OC_OK;
 }
