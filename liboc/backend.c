@@ -101,6 +101,11 @@ void *oc_backend_self(const oc_backend *b) {
   return b ? b->self : NULL;
 }
 
+void oci_backend_set_cuda(oc_backend *b, void *context, oc_stream per_thread_stream) {
+  b->cuda_context = context;
+  b->per_thread_stream = per_thread_stream;
+}
+
 void *oc_cuda_context(const oc_backend *b) {
   return b ? b->cuda_context : NULL;
 }

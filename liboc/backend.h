@@ -25,6 +25,9 @@ struct oc_backend {
   uint32_t captures;             /* atomic: captures entered on models of this backend */
 };
 
+/* What only a CUDA backend has; right after it was made, before another thread knows it. */
+void oci_backend_set_cuda(oc_backend *b, void *context, oc_stream per_thread_stream);
+
 /* OC_E_INVALID for NULL, OC_E_FORKED in a child; each names `call`. */
 oc_status oci_backend_usable(const oc_backend *b, const char *call);
 
