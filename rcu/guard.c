@@ -11,7 +11,11 @@
 #ifndef OC_TSAN
 
 void oci_guard_attach(void) {
-  if (!URCU_TLS(urcu_bp_reader)) urcu_bp_register();
+  if (!URCU_TLS(urcu_bp_reader)) {
+    urcu_bp_register();
+    /* After liburcu's thread-exit hook: the guards that it ended must not be left once more. */
+    oci_self.guards = 0;
+  }
   oci_self.reader_slot = &URCU_TLS(urcu_bp_reader);
 }
 

@@ -4,8 +4,8 @@
  *
  * map:   owns its tables; one writer at a time (the caller's lock), any number of readers, with or without a guard.
  * table: a power of two of slots; replaced by a larger (or cleaned) copy when three quarters full, and kept until
- *        the map is freed, so that a reader without a guard never reads freed memory (G30). Each table is
- *        filled with at least a quarter of new keys, so that all of them take at most 64 bytes a key ever put.
+ *        the map is freed, so that a reader without a guard never reads freed memory (G30). A table that
+ *        is not larger than the one before takes five eighths of its slots in new keys: at most 64 bytes each.
  * slot:  32 bytes, half a cache line. Its key is written once and never changes: a reader holds key and value in
  *        several loads. A dropped slot waits for its own key.
  *

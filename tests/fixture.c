@@ -193,6 +193,34 @@ void fx_msleep(unsigned ms) {
   nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000}, NULL);
 }
 
+/* ---- random numbers ---- */
+
+uint64_t fx_seed(void) {
+  const char *given = getenv("LIBOC_TEST_SEED");
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  uint64_t seed = given ? strtoull(given, NULL, 0) : (uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 20;
+  printf("LIBOC_TEST_SEED=%llu\n", (unsigned long long)seed);
+  fflush(stdout);
+  return seed;
+}
+
+/* splitmix64 */
+uint64_t fx_random(uint64_t *state) {
+  uint64_t z = *state += 0x9E3779B97F4A7C15u;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+unsigned fx_scale(unsigned n) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  return (n + 9) / 10;
+#else
+  return n;
+#endif
+}
+
 int fx_run(Suite *s) {
   SRunner *r = srunner_create(s);
   srunner_run_all(r, CK_ENV);

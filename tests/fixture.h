@@ -85,6 +85,12 @@ void fx_msleep(unsigned ms);
     ck_assert_msg(cond, "did not come true in time: %s", #cond);           \
   } while (0)
 
+/* Random numbers of a property test. The seed is printed; LIBOC_TEST_SEED=n repeats a run. */
+uint64_t fx_seed(void);
+uint64_t fx_random(uint64_t *state);
+/* n, or fewer where a sanitizer makes each step several times slower. */
+unsigned fx_scale(unsigned n);
+
 /* Main of a test program: runs the suite in this process if CK_FORK=no, with a timeout fit for slow machines. */
 int fx_run(Suite *s);
 
