@@ -66,9 +66,18 @@ oc_status oci_event_await(struct oc_model *m, oc_event e) {
   }
 }
 
-void oci_events_destroy(struct oc_model *m) {
-  for (size_t i = 0; i < m->spare_count; i++) (void)oci_dev_event_destroy(m->backend, m->spare_events[i]);
-  m->spare_count = 0;
+static bool take_any(struct oc_model *m, oc_event *out) {
+  if (!m->spare_count) return oci_farewell_take(m, out);
+  *out = m->spare_events[--m->spare_count];
+  return true;
+}
+
+oc_status oci_events_destroy(struct oc_model *m) {
+  oc_status first = OC_OK;
   oc_event e;
-  while (oci_farewell_take(m, &e)) (void)oci_dev_event_destroy(m->backend, e);
+  while (first != OC_E_DEVICE_LOST && take_any(m, &e)) {
+    oc_status st = oci_dev_event_destroy(m->backend, e);
+    if (st && (!first || st == OC_E_DEVICE_LOST)) first = st;
+  }
+  return first;
 }

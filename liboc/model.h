@@ -127,8 +127,8 @@ void oci_event_put(struct oc_model *m, oc_event e);
 oc_status oci_event_mark(struct oc_model *m, oc_stream s, oc_event *out);
 /* Polls until it passed. */
 oc_status oci_event_await(struct oc_model *m, oc_event e);
-/* All of them, those of farewells too. No call is in flight. */
-void oci_events_destroy(struct oc_model *m);
+/* All of them, those of farewells too. No call is in flight. The first failure. */
+oc_status oci_events_destroy(struct oc_model *m);
 
 /* ---- captures (capture.c) ---- */
 /* A capture on m is entered, by any thread. */

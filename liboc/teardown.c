@@ -341,7 +341,9 @@ static void end_calls(struct oc_model *m) {
 
 static void release_events(struct teardown *t) {
   oci_batches_drop(&t->m->derived);
-  if (!t->m->context_gone) oci_events_destroy(t->m);
+  if (t->m->context_gone) return;
+  oc_status st = oci_events_destroy(t->m);
+  if (st) add_row(t, st, "events", "%s", oci_error_text());
 }
 
 static oc_status release(struct oc_model *m, struct oc_report *report) {
