@@ -82,12 +82,12 @@ static oc_status check_launch(const struct signature *sig, const oc_host_launch 
       return oci_error(OC_E_INVALID, "launch of %s: grid or block has a dimension of 0", sig->name);
   }
   if (sig->param_count && !params)
-    return oci_error(OC_E_INVALID, "launch of %s: it takes %" PRIu32 " parameters, and params is NULL", sig->name,
-                     sig->param_count);
+    return oci_error(OC_E_INVALID, "launch of %s: it takes %" PRIu32 " parameters, and params is NULL",
+                     sig->name, sig->param_count);
   for (uint32_t i = 0; i < sig->param_count; i++) {
     if (!params[i])
-      return oci_error(OC_E_INVALID, "launch of %s: parameter %" PRIu32 " of %" PRIu32 " is NULL", sig->name, i,
-                       sig->param_count);
+      return oci_error(OC_E_INVALID, "launch of %s: parameter %" PRIu32 " of %" PRIu32 " is NULL", sig->name,
+                       i, sig->param_count);
   }
   return OC_OK;
 }
@@ -167,12 +167,13 @@ oc_status oci_device_copy(struct device *d, oc_devptr dst, oc_devptr src, size_t
   oc_status st = oci_devmem_check(&d->memory, "copy on the device: destination", dst, n);
   if (st == OC_OK) st = oci_devmem_check(&d->memory, "copy on the device: source", src, n);
   if (st != OC_OK) return st;
-  return queue_copy(d, &(struct copy_op){{.run = run_copy}, .dst = host_address(dst), .src = host_address(src),
-                                         .n = n}, s);
+  return queue_copy(
+      d, &(struct copy_op){{.run = run_copy}, .dst = host_address(dst), .src = host_address(src), .n = n}, s);
 }
 
 oc_status oci_device_fill(struct device *d, oc_devptr dst, uint8_t value, size_t n, oc_stream s) {
   oc_status st = oci_devmem_check(&d->memory, "memset: destination", dst, n);
   if (st != OC_OK) return st;
-  return queue_copy(d, &(struct copy_op){{.run = run_fill}, .dst = host_address(dst), .n = n, .value = value}, s);
+  return queue_copy(d, &(struct copy_op){{.run = run_fill}, .dst = host_address(dst), .n = n, .value = value},
+                    s);
 }

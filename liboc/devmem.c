@@ -53,8 +53,9 @@ static oc_status charge(struct devmem *m, enum mem_kind kind, size_t bytes, size
   }
   pthread_mutex_unlock(&m->lock);
   if (fits) return OC_OK;
-  return oci_error(OC_E_DEVICE_NOMEM, "out of %s memory: %zu bytes asked for (%zu by the cost model), %" PRIu64
-                   " of %zu free", kind_name[kind], bytes, cost, left, m->opt.capacity[kind]);
+  return oci_error(OC_E_DEVICE_NOMEM,
+                   "out of %s memory: %zu bytes asked for (%zu by the cost model), %" PRIu64 " of %zu free",
+                   kind_name[kind], bytes, cost, left, m->opt.capacity[kind]);
 }
 
 static void credit_locked(struct devmem *m, enum mem_kind kind, size_t cost) {
@@ -76,8 +77,8 @@ static void find_window(struct devmem *m) {
   }
 }
 
-/* The next place upward; 0 where there is none. A freed address is not met again before the window is through,
-   so that use after free faults instead of hitting the next allocation. */
+/* The next place upward; 0 where there is none. A freed address is not met again before the window is
+   through, so that use after free faults instead of hitting the next allocation. */
 static uint64_t claim_place(struct devmem *m, size_t bytes, size_t align) {
   pthread_mutex_lock(&m->lock);
   uint64_t at = round_up(m->next, align);
@@ -220,14 +221,15 @@ static oc_status bad_free_unlock(struct devmem *m, uint64_t ptr, const struct re
   pthread_mutex_unlock(&m->lock);
   if (!r) return oci_error(OC_E_INVALID, "free of 0x%" PRIx64 ": no live allocation starts there", ptr);
   if (in.base != ptr)
-    return oci_error(OC_E_INVALID, "free of 0x%" PRIx64 ": it lies %" PRIu64 " bytes inside the %s allocation 0x%"
-                     PRIx64, ptr, ptr - in.base, kind_name[kind], in.base);
+    return oci_error(OC_E_INVALID,
+                     "free of 0x%" PRIx64 ": it lies %" PRIu64 " bytes inside the %s allocation 0x%" PRIx64,
+                     ptr, ptr - in.base, kind_name[kind], in.base);
   return oci_error(OC_E_INVALID, "free of 0x%" PRIx64 ": it is %s memory, which has a call of its own", ptr,
                    kind_name[kind]);
 }
 
-/* False where the kernel can't: past vm.max_map_count a mapping can't be split. Then the pages go, the address
-   range stays ours until the device closes. */
+/* False where the kernel can't: past vm.max_map_count a mapping can't be split. Then the pages go, the
+   address range stays ours until the device closes. */
 static bool give_back_pages(const struct region *r) {
   void *p = (void *)(uintptr_t)r->span.base;
   if (munmap(p, r->mapped) == 0) return true;
@@ -263,10 +265,12 @@ oc_status oci_devmem_check(struct devmem *m, const char *what, uint64_t ptr, siz
   const struct span *r = oci_devspans_find(&m->live, ptr);
   struct span in = r ? *r : (struct span){0};
   pthread_mutex_unlock(&m->lock);
-  if (!r) return oci_error(OC_E_INVALID, "%s 0x%" PRIx64 " is in no live allocation of the device", what, ptr);
+  if (!r)
+    return oci_error(OC_E_INVALID, "%s 0x%" PRIx64 " is in no live allocation of the device", what, ptr);
   if (n <= in.bytes - (ptr - in.base)) return OC_OK;
-  return oci_error(OC_E_INVALID, "%s 0x%" PRIx64 " + %zu bytes ends past its allocation (0x%" PRIx64 ", %" PRIu64
-                   " bytes)", what, ptr, n, in.base, in.bytes);
+  return oci_error(OC_E_INVALID,
+                   "%s 0x%" PRIx64 " + %zu bytes ends past its allocation (0x%" PRIx64 ", %" PRIu64 " bytes)",
+                   what, ptr, n, in.base, in.bytes);
 }
 
 void oci_devmem_usage(struct devmem *m, enum mem_kind kind, uint64_t *used, uint64_t *blocks) {

@@ -43,12 +43,14 @@ static uint64_t hash_name(const char *name) {
 
 static uint64_t hash_function(const oc_host_function *f) {
   uint64_t h = hash_name(f->name);
-  return f->param_count ? oci_hash_bytes((const char *)f->param_bytes, f->param_count * sizeof(uint32_t), h) : h;
+  return f->param_count ? oci_hash_bytes((const char *)f->param_bytes, f->param_count * sizeof(uint32_t), h)
+                        : h;
 }
 
 static bool same_signature(const struct signature *s, const oc_host_function *f) {
   return s->param_count == f->param_count && strcmp(s->name, f->name) == 0 &&
-         (f->param_count == 0 || memcmp(s->param_bytes, f->param_bytes, f->param_count * sizeof(uint32_t)) == 0);
+         (f->param_count == 0 ||
+          memcmp(s->param_bytes, f->param_bytes, f->param_count * sizeof(uint32_t)) == 0);
 }
 
 static struct signature *make_signature(struct modules *ms, const oc_host_function *f, uint64_t hash) {
@@ -82,7 +84,8 @@ static const struct signature *intern_signature(struct modules *ms, const oc_hos
 /* ---- images ---- */
 
 static oc_status bad_function(const oc_host_function *f, uint32_t i) {
-  if (!f->name || !f->name[0]) return oci_error(OC_E_INVALID, "module image: function %" PRIu32 " has no name", i);
+  if (!f->name || !f->name[0])
+    return oci_error(OC_E_INVALID, "module image: function %" PRIu32 " has no name", i);
   if (!f->fn) return oci_error(OC_E_INVALID, "module image: function %s has no code", f->name);
   if (f->param_count > PARAMS_MAX)
     return oci_error(OC_E_INVALID, "module image: function %s says %" PRIu32 " parameters; more than %" PRIu32
@@ -92,12 +95,15 @@ static oc_status bad_function(const oc_host_function *f, uint32_t i) {
   size_t sum = 0;
   for (uint32_t p = 0; p < f->param_count; p++) {
     if (!f->param_bytes[p])
-      return oci_error(OC_E_INVALID, "module image: function %s: parameter %" PRIu32 " has 0 bytes", f->name, p);
+      return oci_error(OC_E_INVALID, "module image: function %s: parameter %" PRIu32 " has 0 bytes", f->name,
+                       p);
     sum += oci_devparam_stride(f->param_bytes[p]);
   }
   if (sum <= LAUNCH_BYTES_MAX) return OC_OK;
-  return oci_error(OC_E_INVALID, "module image: function %s takes %zu bytes of parameters; more than %zu are not"
-                   " supported", f->name, sum, LAUNCH_BYTES_MAX);
+  return oci_error(OC_E_INVALID,
+                   "module image: function %s takes %zu bytes of parameters; more than %zu are not"
+                   " supported",
+                   f->name, sum, LAUNCH_BYTES_MAX);
 }
 
 static bool zero_tail(const void *image, size_t from, size_t to) {
@@ -110,11 +116,15 @@ static bool zero_tail(const void *image, size_t from, size_t to) {
 static oc_status read_image(const void *image, size_t bytes, oc_host_module *out) {
   if (!image) return oci_error(OC_E_INVALID, "module image is NULL");
   if (bytes < sizeof *out)
-    return oci_error(OC_E_INVALID, "module image of %zu bytes: an oc_host_module has %zu", bytes, sizeof *out);
+    return oci_error(OC_E_INVALID, "module image of %zu bytes: an oc_host_module has %zu", bytes,
+                     sizeof *out);
   memcpy(out, image, sizeof *out);
-  if (out->struct_size < sizeof *out || out->struct_size > bytes || !zero_tail(image, sizeof *out, out->struct_size))
-    return oci_error(OC_E_INVALID, "module image is no oc_host_module: struct_size %" PRIu32 " of %zu bytes, or"
-                     " unknown fields are set", out->struct_size, bytes);
+  if (out->struct_size < sizeof *out || out->struct_size > bytes ||
+      !zero_tail(image, sizeof *out, out->struct_size))
+    return oci_error(OC_E_INVALID,
+                     "module image is no oc_host_module: struct_size %" PRIu32 " of %zu bytes, or"
+                     " unknown fields are set",
+                     out->struct_size, bytes);
   if (out->function_count > FUNCTIONS_MAX)
     return oci_error(OC_E_INVALID, "module image says %" PRIu32 " functions; more than %" PRIu32
                      " are not supported", out->function_count, FUNCTIONS_MAX);
@@ -154,7 +164,8 @@ static oc_status add_kernel(struct modules *ms, struct module *m, const oc_host_
   const struct signature *sig = intern_signature(ms, f);
   struct kernel *k = sig ? (struct kernel *)oci_devslots_take(&ms->kernels) : NULL;
   if (!k) return oci_error(OC_E_HOST_NOMEM, "no host memory for function %s", f->name);
-  /* A launch with an old handle may be reading these: release, so that if it sees one it sees the handle's end. */
+  /* A launch with an old handle may be reading these: release, so that if it sees one it sees the handle's
+     end. */
   __atomic_store_n(&k->fn, f->fn, __ATOMIC_RELEASE);
   __atomic_store_n(&k->sig, sig, __ATOMIC_RELEASE);
   k->handle = (oc_kernel)(uintptr_t)oci_devslots_publish(&ms->kernels, &k->slot);
@@ -173,10 +184,12 @@ static oc_status fill_module(struct modules *ms, struct module *m, const oc_host
   uint32_t buckets = buckets_for(image->function_count);
   m->by_name = oci_alloc(ms->heap, buckets * sizeof(struct kernel *));
   if (!m->by_name)
-    return oci_error(OC_E_HOST_NOMEM, "no host memory for a module of %" PRIu32 " functions", image->function_count);
+    return oci_error(OC_E_HOST_NOMEM, "no host memory for a module of %" PRIu32 " functions",
+                     image->function_count);
   m->buckets = buckets;
   oc_status st = OC_OK;
-  for (uint32_t i = 0; i < image->function_count && st == OC_OK; i++) st = add_kernel(ms, m, &image->functions[i]);
+  for (uint32_t i = 0; i < image->function_count && st == OC_OK; i++)
+    st = add_kernel(ms, m, &image->functions[i]);
   if (st != OC_OK) drop_kernels(ms, m);
   return st;
 }
@@ -224,7 +237,8 @@ static oc_status function_locked(struct modules *ms, oc_module handle, const cha
   const struct module *m = find_module_locked(ms, handle);
   if (!m) return OC_E_INVALID;
   const struct kernel *k = *name_place(m, func);
-  if (!k) return oci_error(OC_E_NOT_FOUND, "the module has no function %s among its %" PRIu32, func, m->count);
+  if (!k)
+    return oci_error(OC_E_NOT_FOUND, "the module has no function %s among its %" PRIu32, func, m->count);
   *out = k->handle;
   return OC_OK;
 }
@@ -259,18 +273,20 @@ void oci_devmodules_fini(struct modules *ms) {
 
 /* ---- kernels ---- */
 
-static bool read_kernel(const struct modules *ms, const struct kernel *k, uint64_t handle, struct kernel_ref *out) {
+static bool read_kernel(const struct modules *ms, const struct kernel *k, uint64_t handle,
+                        struct kernel_ref *out) {
   uint32_t gen = __atomic_load_n(&k->slot.gen, __ATOMIC_ACQUIRE);
   out->fn = __atomic_load_n(&k->fn, __ATOMIC_ACQUIRE);
   out->sig = __atomic_load_n(&k->sig, __ATOMIC_ACQUIRE);
   out->gen_at = &k->slot.gen;
   out->gen = gen;
-  /* The module may have been unloaded, and the record used again, since gen was read: then gen has moved on, and
-     what was read counts for nothing. */
+  /* The module may have been unloaded, and the record used again, since gen was read: then gen has moved on,
+     and what was read counts for nothing. */
   return oci_devslot_is(&ms->kernels, &k->slot, handle) && oci_devkernel_loaded(out);
 }
 
-oc_status oci_devkernel_resolve(const struct modules *ms, oc_kernel kernel, struct kernel_ref *out, bool *stale) {
+oc_status oci_devkernel_resolve(const struct modules *ms, oc_kernel kernel, struct kernel_ref *out,
+                                bool *stale) {
   uint64_t handle = (uint64_t)(uintptr_t)kernel;
   const struct slot *s = oci_devslots_find(&ms->kernels, handle);
   *stale = false;

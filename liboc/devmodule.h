@@ -4,9 +4,10 @@
  *
  * modules:    one device's; owned by the device, any thread may use it.
  * module:     a loaded image: its kernels, found by name.
- * kernel:     one function of a module: a slot, never freed before the device. Unloading makes its handle stale.
- * signature:  name and parameter sizes of a function: immutable, interned for the device's life, so that a launch
- *             may read it while its module is unloaded, and that loading the same image again costs nothing.
+ * kernel:     one function of a module: a slot, never freed before the device. Unloading makes its handle
+ *             stale.
+ * signature:  name and parameter sizes of a function: immutable, interned for the device's life, so that a
+ *             launch may read it while its module is unloaded, and loading the same image again costs nothing.
  */
 #ifndef OCI_LIBOC_DEVMODULE_H
 #define OCI_LIBOC_DEVMODULE_H
@@ -49,7 +50,8 @@ struct kernel_ref {
 void oci_devmodules_init(struct modules *ms, struct heap *heap);
 void oci_devmodules_fini(struct modules *ms);
 
-/* image: an oc_host_module; copied. Outcomes: OC_E_INVALID (what can be seen to be no image), OC_E_HOST_NOMEM. */
+/* image: an oc_host_module; copied. Outcomes: OC_E_INVALID (what can be seen to be no image),
+   OC_E_HOST_NOMEM. */
 oc_status oci_devmodule_load(struct modules *ms, const void *image, size_t bytes, oc_module *out);
 /* Its functions' handles are stale from now on; launches of them, queued ones too, are not run. */
 oc_status oci_devmodule_unload(struct modules *ms, oc_module m);

@@ -9,7 +9,7 @@
 
 #define CHUNK_BYTES ((size_t)32 << 10)
 
-/* A record without `run` ends the chunk: the next record is the first of the next chunk. Room for it is kept. */
+/* A record without `run` ends the chunk: the next record is the first of the next chunk. It has its room. */
 struct opchunk {
   struct opchunk *next;
   size_t bytes;                /* of all of this */

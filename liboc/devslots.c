@@ -5,7 +5,8 @@
 
 #include <stddef.h>
 
-/* handle: generation << 28 | index << 4 | tag. Never 0, and never 1 or 2, which CUDA gives a meaning as streams. */
+/* handle: generation << 28 | index << 4 | tag. Never 0, and never 1 or 2, which CUDA gives a meaning as
+   streams. */
 enum { FIRST_CHUNK = 64, INDEX_SHIFT = 4, GEN_SHIFT = 28 };
 #define INDEX_MAX ((1u << 24) - 1)
 
@@ -27,7 +28,8 @@ struct slot *oci_devslots_at(const struct slots *t, uint32_t index) {
   return (struct slot *)(void *)(base + (size_t)(index - chunk_start(c)) * t->record_bytes);
 }
 
-void oci_devslots_init(struct slots *t, struct heap *heap, size_t record_bytes, enum slot_tag tag, bool recycle) {
+void oci_devslots_init(struct slots *t, struct heap *heap, size_t record_bytes, enum slot_tag tag,
+                       bool recycle) {
   *t = (struct slots){.heap = heap, .tag = tag, .recycle = recycle};
   t->record_bytes = (uint32_t)((record_bytes + 15) & ~(size_t)15);
   t->count = 1;   /* index 0 stays unused, so that no handle is small */

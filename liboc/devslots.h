@@ -31,22 +31,25 @@ struct slots {
   struct heap *heap;
   uint32_t record_bytes;
   enum slot_tag tag;
-  bool recycle;                 /* handles without generation: a dropped record's handle comes back at the next new */
+  bool recycle;                 /* handles without generation: a dropped one's comes back at the next new */
   uint32_t count;               /* records made so far, atomic */
   uint32_t live;                /* atomic */
   struct slot *free;
   char *chunk[SLOT_CHUNKS];     /* atomic */
 };
 
-void oci_devslots_init(struct slots *t, struct heap *heap, size_t record_bytes, enum slot_tag tag, bool recycle);
+void oci_devslots_init(struct slots *t, struct heap *heap, size_t record_bytes, enum slot_tag tag,
+                       bool recycle);
 /* Frees the records. */
 void oci_devslots_fini(struct slots *t);
 
-/* A record, zeroed the first time, else as it was dropped; it is the caller's until published. NULL without memory. */
+/* A record, zeroed the first time, else as it was dropped; it is the caller's until published. NULL without
+   memory. */
 struct slot *oci_devslots_take(struct slots *t);
 /* From here on the record's handle is good. */
 uint64_t oci_devslots_publish(struct slots *t, struct slot *s);
-/* The handle is stale from here on (where the record was published), and the record is free for the next take. */
+/* The handle is stale from here on (where the record was published), and the record is free for the next
+   take. */
 void oci_devslots_drop(struct slots *t, struct slot *s);
 
 /* The record that a handle was given for, good or stale; NULL for what never was a handle of this table. */

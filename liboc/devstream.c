@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How a stream's numbers go: the n-th operation queued has number n. pushed counts what was queued, done what ran;
- * limit is the last number that may run. done <= pushed always; while stalled, limit stops the worker.
+ * How a stream's numbers go: the n-th operation queued has number n. pushed counts what was queued, done what
+ * ran; limit is the last number that may run. done <= pushed always; while stalled, limit stops the worker.
  */
 #include "config.h"
 
@@ -43,7 +43,7 @@ struct stream {
   uint64_t wanted;             /* atomic; the least number that somebody sleeps for */
 };
 
-/* The handle tables' records. A destroyed stream's record may be another stream's before its queue is empty. */
+/* The handle tables' records. A destroyed stream's record may be another stream's before its queue ends. */
 struct stream_slot {
   struct slot slot;
   struct stream *stream;       /* atomic */
@@ -65,7 +65,7 @@ static uint64_t done_of(const struct stream *s) {
 }
 
 static uint64_t limit_of(const struct stream *s) {
-  return __atomic_load_n(&s->limit, __ATOMIC_RELAXED);
+  return __atomic_load_n(&s->limit, __ATOMIC_ACQUIRE);
 }
 
 static uint64_t pushed_of(const struct stream *s) {
@@ -77,8 +77,8 @@ static void wait_done(struct stream *s, uint64_t number) {
   if (done_of(s) >= number) return;
   pthread_mutex_lock(&s->lock);
   for (;;) {
-    /* The worker stores done, then reads wanted; we store wanted, then read done. In the one order of both, one of
-       us sees the other's store: either it wakes us, or we do not sleep. */
+    /* The worker stores done, then reads wanted; we store wanted, then read done. In the one order of both,
+       one of us sees the other's store: either it wakes us, or we do not sleep. */
     if (number < __atomic_load_n(&s->wanted, __ATOMIC_RELAXED))
       __atomic_store_n(&s->wanted, number, __ATOMIC_SEQ_CST);
     if (done_of(s) >= number) break;
@@ -238,7 +238,8 @@ static struct stream *lock_stream(const struct streams *ss, oc_stream stream) {
   struct stream_slot *slot = (struct stream_slot *)oci_devslots_find(&ss->handles, handle);
   struct stream *s = NULL;
   if (handle == 0) s = ss->null_stream;
-  else if (slot && oci_devslot_is(&ss->handles, &slot->slot, handle)) s = __atomic_load_n(&slot->stream, __ATOMIC_ACQUIRE);
+  else if (slot && oci_devslot_is(&ss->handles, &slot->slot, handle))
+    s = __atomic_load_n(&slot->stream, __ATOMIC_ACQUIRE);
   if (s) {
     pthread_mutex_lock(&s->lock);
     /* Another thread may have destroyed it, and made another of it, since the handle was looked up. */
@@ -250,9 +251,17 @@ static struct stream *lock_stream(const struct streams *ss, oc_stream stream) {
   return NULL;
 }
 
+/* Under the lock. Release: the worker takes the limit without the lock, and what the caller did before it let
+   operations run must have happened before they do. */
+static void set_limit(struct stream *s, uint64_t limit) {
+  __atomic_store_n(&s->limit, limit, __ATOMIC_RELEASE);
+  pthread_cond_signal(&s->work);
+}
+
 /* ---- life ---- */
 
-/* Where each stream has a processor to itself, looking again saves the wakeup; else it steals the producer's. */
+/* Where each stream has a processor to itself, looking again saves the wakeup; else it takes the producer's
+   time. */
 static unsigned spins_here(void) {
   cpu_set_t set;
   return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) >= 4 ? 400 : 0;
@@ -319,7 +328,7 @@ uint32_t oci_devstreams_live(const struct streams *ss) {
 static void end_all(struct streams *ss) {
   for (struct stream *s = ss->all; s; s = s->next) {
     pthread_mutex_lock(&s->lock);
-    __atomic_store_n(&s->limit, NO_NUMBER, __ATOMIC_RELAXED);
+    set_limit(s, NO_NUMBER);
     end_stream(s);
     pthread_mutex_unlock(&s->lock);
   }
@@ -459,7 +468,8 @@ static struct event *lock_event(const struct streams *ss, oc_event event) {
     if (oci_devslot_is(&ss->events, &e->slot, handle)) return e;
     pthread_mutex_unlock(&e->lock);
   }
-  oci_error(OC_E_INVALID, "event handle 0x%" PRIx64 ": %s", handle, e ? "that event was destroyed" : "no such event");
+  oci_error(OC_E_INVALID, "event handle 0x%" PRIx64 ": %s", handle,
+            e ? "that event was destroyed" : "no such event");
   return NULL;
 }
 
@@ -563,8 +573,7 @@ oc_status oci_devevent_wait(struct streams *ss, oc_stream stream, oc_event event
 /* Under the lock. An operation that has begun ends by itself. */
 static void set_stall(struct stream *s, bool stalled) {
   uint64_t limit = stalled ? done_of(s) : NO_NUMBER;
-  if (!stalled || limit_of(s) == NO_NUMBER) __atomic_store_n(&s->limit, limit, __ATOMIC_RELAXED);
-  pthread_cond_signal(&s->work);
+  if (!stalled || limit_of(s) == NO_NUMBER) set_limit(s, limit);
 }
 
 static bool release_destroyed(struct streams *ss, uint64_t handle) {
@@ -593,8 +602,7 @@ oc_status oci_devstream_stall(struct streams *ss, oc_stream stream, bool stalled
 static uint64_t allow(struct stream *s, uint32_t n) {
   uint64_t from = limit_of(s) > done_of(s) ? limit_of(s) : done_of(s);
   uint64_t to = s->pushed - from < n ? s->pushed : from + n;
-  __atomic_store_n(&s->limit, to, __ATOMIC_RELAXED);
-  pthread_cond_signal(&s->work);
+  set_limit(s, to);
   return to;
 }
 

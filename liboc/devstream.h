@@ -3,9 +3,9 @@
  * Streams and events of the embedded device: real asynchrony, on threads.
  *
  * streams: one device's; owned by the device, any thread may use it.
- * stream:  an ordered queue of operations and the worker thread that runs them. Never freed before the device, and
- *          its operation numbers go on when it is used again: (stream, number) stays a good question for ever.
- *          A destroyed one runs its queue to the end.
+ * stream:  an ordered queue of operations and the worker thread that runs them. Never freed before the
+ *          device, and its operation numbers go on when it is used again: (stream, number) stays a good
+ *          question for ever. A destroyed one runs its queue to the end.
  * event:   the stream and the number of its latest record. Nothing queued refers to the event itself.
  * devop:   one queued operation, in its stream's memory.
  */
@@ -49,13 +49,15 @@ oc_status oci_devstream_destroy(struct streams *ss, oc_stream s);
 uint32_t oci_devstreams_live(const struct streams *ss);
 
 /* Opens a record of that many bytes at the queue's end and returns with the stream locked; *op is NULL, and
-   nothing is locked, where the stream is capturing: the operation is recorded away. Fill in the record at once,
-   then close it. Outcomes: OC_E_INVALID (no such stream), OC_E_HOST_NOMEM, OC_E_BACKEND (no worker thread). */
-oc_status oci_devstream_open(struct streams *ss, oc_stream s, size_t bytes, struct stream **stream, struct devop **op);
+   nothing is locked, where the stream is capturing: the operation is recorded away. Fill in the record at
+   once, then close it. Outcomes: OC_E_INVALID (no such stream), OC_E_HOST_NOMEM, OC_E_BACKEND (no worker
+   thread). */
+oc_status oci_devstream_open(struct streams *ss, oc_stream s, size_t bytes, struct stream **stream,
+                             struct devop **op);
 void oci_devstream_close(struct stream *s);
 
-/* Waits for what was queued before. Outcomes: OC_E_INVALID; OC_E_BACKEND: an operation of it failed (told once),
-   or the stream is capturing. */
+/* Waits for what was queued before. Outcomes: OC_E_INVALID; OC_E_BACKEND: an operation of it failed (told
+   once), or the stream is capturing. */
 oc_status oci_devstream_synchronize(struct streams *ss, oc_stream s);
 /* The same for every stream, destroyed ones too. */
 oc_status oci_devstreams_synchronize(struct streams *ss);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The host backend: the table of driver functions over the embedded device, and the controls that tests have of it.
+ * The host backend: the table of driver functions over the embedded device, and the controls that tests have
+ * of it.
  *
  * host: self of the table. Owned by the backend; closed by its close entry.
  */
@@ -23,11 +24,11 @@
 #define ALL_FLAGS (OC_HOST_POISON | OC_HOST_RECYCLE | OC_HOST_CHUNKS | OC_HOST_NO_MANAGED | OC_HOST_NO_EVENTS)
 
 /* The table's entries that are counted and can be made to fail or to take long. */
-#define ENTRIES(X)                                                                                               \
-  X(alloc) X(free) X(module_load) X(module_unload) X(module_function) X(alloc_managed) X(mem_info)               \
-  X(synchronize) X(synchronize_all) X(capturing) X(event_create) X(event_record) X(event_query) X(event_wait)    \
-  X(event_destroy) X(stream_create) X(stream_destroy) X(copy_h2d) X(copy_d2h) X(copy_d2d) X(memset)              \
-  X(host_alloc) X(host_free) X(launch)
+#define ENTRIES(X)                                                                                     \
+  X(alloc) X(free) X(module_load) X(module_unload) X(module_function) X(alloc_managed) X(mem_info)     \
+  X(synchronize) X(synchronize_all) X(capturing) X(event_create) X(event_record) X(event_query)        \
+  X(event_wait) X(event_destroy) X(stream_create) X(stream_destroy) X(copy_h2d) X(copy_d2h)            \
+  X(copy_d2d) X(memset) X(host_alloc) X(host_free) X(launch)
 
 #define AS_ENUM(name) ENTRY_##name,
 #define AS_STRING(name) #name,
@@ -71,8 +72,8 @@ static bool in_child(const struct host *h) {
   return h->backend && __atomic_load_n(&h->backend->forked, __ATOMIC_RELAXED);
 }
 
-/* Counts and delays the call. True where that was all: *st is the answer, made by oc_host_fail or by a mistake of
-   the caller's. A success so made has an output of zeros. */
+/* Counts and delays the call. True where that was all: *st is the answer, made by oc_host_fail or by a
+   mistake of the caller's. A success so made has an output of zeros. */
 static bool answered(struct host *h, enum entry e, void *out, size_t out_bytes, oc_status *st) {
   struct knob *k = &h->knob[e];
   if (in_child(h)) {
@@ -449,7 +450,8 @@ oc_status oc_host_get_stats(oc_backend *b, oc_host_stats *out) {
 uint64_t oc_host_calls(oc_backend *b, const char *entry) {
   struct host *h;
   struct knob *k;
-  if (find_host(b, "oc_host_calls", &h) != OC_OK || find_knob(h, "oc_host_calls", entry, &k) != OC_OK) return 0;
+  if (find_host(b, "oc_host_calls", &h) != OC_OK || find_knob(h, "oc_host_calls", entry, &k) != OC_OK)
+    return 0;
   return __atomic_load_n(&k->calls, __ATOMIC_RELAXED);
 }
 

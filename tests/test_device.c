@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The embedded device from inside: its parts one by one, and host memory that fails at any point (G33). What an
- * engine can see of it is in test_host.c.
+ * The embedded device from inside: its parts one by one, and host memory that fails at any point (G33). What
+ * an engine can see of it is in test_host.c.
  */
 #include "config.h"
 
@@ -146,8 +146,10 @@ START_TEST(made_up_handles_are_none) {
   open_table(false);
   uint64_t h = new_handle();
   ck_assert(good(h));
-  const uint64_t bad[] = {0, 1, 2, 3, 16, 17, h ^ 1, h + 16, h + (1u << 28), UINT64_MAX, (uint64_t)(uintptr_t)&h};
-  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) ck_assert_msg(!good(bad[i]), "handle 0x%jx", (uintmax_t)bad[i]);
+  const uint64_t bad[] = {
+      0, 1, 2, 3, 16, 17, h ^ 1, h + 16, h + (1u << 28), UINT64_MAX, (uint64_t)(uintptr_t)&h};
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+    ck_assert_msg(!good(bad[i]), "handle 0x%jx", (uintmax_t)bad[i]);
   for (int i = 0; i < 100000; i++) {
     uint64_t r = next_random();
     if (r != h && good(r)) ck_abort_msg("handle 0x%jx", (uintmax_t)r);
@@ -163,7 +165,8 @@ START_TEST(spans_are_found_as_in_a_plain_list) {
   static struct span span[N];
   static bool in[N];
   struct spans t = {0};
-  for (int i = 0; i < N; i++) span[i] = (struct span){.base = (uint64_t)(i * 7 + 1) << 12, .bytes = 1 + next_random() % 4096};
+  for (int i = 0; i < N; i++)
+    span[i] = (struct span){.base = (uint64_t)(i * 7 + 1) << 12, .bytes = 1 + next_random() % 4096};
   for (int step = 0; step < STEPS; step++) {
     size_t i = next_random() % N;
     if (in[i]) oci_devspans_remove(&t, &span[i]);
@@ -175,7 +178,8 @@ START_TEST(spans_are_found_as_in_a_plain_list) {
       if (in[k] && addr >= span[k].base && addr - span[k].base < span[k].bytes) want = &span[k];
     }
     if (oci_devspans_find(&t, addr) != want) ck_abort_msg("step %d: wrong span", step);
-    if (oci_devspans_find(&t, span[i].base) != (in[i] ? &span[i] : NULL)) ck_abort_msg("step %d: wrong base", step);
+    if (oci_devspans_find(&t, span[i].base) != (in[i] ? &span[i] : NULL))
+      ck_abort_msg("step %d: wrong base", step);
   }
   size_t left = 0;
   for (int i = 0; i < N; i++) left += in[i];
@@ -282,6 +286,31 @@ START_TEST(a_model_of_100_gib_can_be_laid_out) {
 }
 END_TEST
 
+/* A small window: places are met again, also where something lives, and past the window anywhere will do. */
+START_TEST(places_come_round) {
+  struct device *d = open_plain();
+  uint64_t low = (d->memory.low + 2 * MIB - 1) / (2 * MIB) * (2 * MIB), high = low + 15 * MIB;
+  ck_assert_uint_gt(d->memory.high, high);
+  d->memory.low = d->memory.next = low;
+  d->memory.high = high;
+  uint64_t stays = must_alloc(d, 3 * MIB), wide = must_alloc(d, 64 * MIB);
+  int inside = 0;
+  *(char *)(uintptr_t)stays = 1;
+  for (int i = 0; i < 100; i++) {
+    uint64_t p = must_alloc(d, 3 * MIB);
+    ck_assert_uint_eq(p % (2 * MIB), 0);
+    ck_assert(p + 3 * MIB <= stays || p >= stays + 3 * MIB);
+    ck_assert(p + 3 * MIB <= wide || p >= wide + 64 * MIB);
+    ck_assert_uint_le(d->memory.next, high);
+    inside += p >= low && p + 3 * MIB <= high;
+    must_free(d, p);
+  }
+  ck_assert_int_eq(inside, 75);       /* of four places one is taken */
+  ck_assert_int_eq(*(char *)(uintptr_t)stays, 1);
+  oci_device_close(d);
+}
+END_TEST
+
 START_TEST(freed_memory_is_unmapped) {
   struct device *d = open_plain();
   uint64_t p = must_alloc(d, 3 * MIB), q = must_alloc(d, 100), stays = must_alloc(d, 100);
@@ -368,7 +397,8 @@ START_TEST(remembers_the_last_1024_addresses) {
 END_TEST
 
 START_TEST(poison_fills_new_memory) {
-  struct device *d = open_device(&(struct mem_options){.poison = true, .recycle = true, .capacity = {GIB}}, false);
+  struct device *d = open_device(&(struct mem_options){.poison = true, .recycle = true, .capacity = {GIB}},
+                                 false);
   for (int round = 0; round < 2; round++) {
     uint64_t p = must_alloc(d, 10000);
     unsigned char *b = (unsigned char *)(uintptr_t)p;
@@ -408,8 +438,8 @@ START_TEST(bad_frees_are_told_and_change_nothing) {
 }
 END_TEST
 
-/* More mappings than the kernel lets a process have (65,530 by default): freeing every second of 150,000 pages
-   can't split the mapping so often. All calls work, and nothing stays mapped. */
+/* More mappings than the kernel lets a process have (65,530 by default): freeing every second of 150,000
+   pages can't split the mapping so often. All calls work, and nothing stays mapped. */
 START_TEST(more_holes_than_the_kernel_allows) {
   enum { N = 150000 };
   static uint64_t p[N];
@@ -448,8 +478,8 @@ static void read_byte(const oc_host_launch *l, void *const *params) {
   sink = **(volatile char *const *)params[0];
 }
 
-static oc_kernel load_one(struct device *d, const char *name, oc_host_fn fn, uint32_t count, const uint32_t *bytes,
-                          oc_module *module) {
+static oc_kernel load_one(struct device *d, const char *name, oc_host_fn fn, uint32_t count,
+                          const uint32_t *bytes, oc_module *module) {
   oc_host_function f = {name, fn, count, bytes};
   oc_host_module image = {sizeof image, 1, &f};
   oc_kernel k = NULL;
@@ -667,6 +697,7 @@ static Suite *device_suite(void) {
   tcase_add_test(t, absurd_sizes_are_refused);
   tcase_add_test(t, memory_is_aligned_zero_and_writable);
   tcase_add_test(t, a_model_of_100_gib_can_be_laid_out);
+  tcase_add_test(t, places_come_round);
   tcase_add_test(t, freed_memory_is_unmapped);
   tcase_add_test(t, use_after_free_faults);
   tcase_add_test(t, queued_use_after_free_faults);

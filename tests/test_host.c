@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The host backend as an engine sees it, through its table and the oc_host_ controls alone. Nothing here waits by
- * the clock to see that something happened; where something must not happen, the device is stalled, not slow.
+ * The host backend as an engine sees it, through its table and the oc_host_ controls alone. Nothing here
+ * waits by the clock to see that something happened; where something must not happen, the device is stalled,
+ * not slow.
  */
 #include "config.h"
 
@@ -512,6 +513,26 @@ START_TEST(a_stalled_stream_can_be_destroyed) {
 }
 END_TEST
 
+/* The new stream may have the old one's record inside: its capture is not the old one's. */
+START_TEST(an_event_outlives_its_stream) {
+  oc_stream s = new_stream();
+  oc_event e = new_event();
+  uint64_t x = 0;
+  launch_add(NULL, &x, 1);            /* a sanitizer's own thread comes with the first one */
+  int before = threads();
+  launch_add(s, &x, 1);
+  OK(t->event_record(self, e, s));
+  sync_stream(s);
+  OK(t->stream_destroy(self, s));
+  ck_assert(threads_come_to(before));
+  oc_stream next = new_stream();
+  OK(oc_host_set_capturing(b, next, true));
+  OK(t->event_query(self, e));
+  OK(t->event_wait(self, NULL, e));
+  sync_stream(NULL);
+}
+END_TEST
+
 START_TEST(close_runs_what_was_queued) {
   oc_stream s = new_stream(), other = new_stream(), gone = new_stream();
   oc_event e = new_event();
@@ -567,13 +588,58 @@ START_TEST(launches_from_many_threads_all_run) {
 }
 END_TEST
 
+/* Launches race with the stream's end: each is refused or runs, none is lost or goes to the next stream. */
+static oc_stream shared;
+static uint64_t accepted;
+static bool racing;
+
+static void *launch_on_shared(void *arg) {
+  uint64_t n = 1, *x = &total;
+  void *params[] = {&x, &n};
+  (void)arg;
+  while (__atomic_load_n(&racing, __ATOMIC_RELAXED)) {
+    oc_stream s = __atomic_load_n(&shared, __ATOMIC_RELAXED);
+    if (t->launch(self, k_add, one, one, 0, s, params) == OC_OK)
+      __atomic_add_fetch(&accepted, 1, __ATOMIC_RELAXED);
+  }
+  return NULL;
+}
+
+static void race_with_destroy(void) {
+  pthread_t thread[3];
+  total = accepted = 0;
+  racing = true;
+  __atomic_store_n(&shared, new_stream(), __ATOMIC_RELAXED);
+  for (int i = 0; i < 3; i++) ck_assert_int_eq(pthread_create(&thread[i], NULL, launch_on_shared, NULL), 0);
+  for (int i = 0; i < 100; i++) {
+    oc_stream old = shared;
+    for (uint64_t seen = load(&accepted); load(&accepted) == seen;) sched_yield();
+    OK(t->stream_destroy(self, old));
+    __atomic_store_n(&shared, new_stream(), __ATOMIC_RELAXED);
+  }
+  __atomic_store_n(&racing, false, __ATOMIC_RELAXED);
+  for (int i = 0; i < 3; i++) pthread_join(thread[i], NULL);
+  OK(t->synchronize_all(self));
+  ck_assert_uint_eq(load(&total), accepted);
+  ck_assert_uint_eq(stats().streams, 1);
+}
+
+START_TEST(destroying_under_launches_loses_none) {
+  race_with_destroy();
+  close_it();
+  open_flags(OC_HOST_RECYCLE);
+  race_with_destroy();
+}
+END_TEST
+
 /* Launches race with unloading: each runs, or is counted as stale; none does both, none crashes. */
 static uint64_t refused;
 static void *launch_until_stale(void *s) {
   uint64_t n = 1, *x = &total;
   void *params[] = {&x, &n};
   for (int i = 0; i < LAUNCHES; i++) {
-    if (t->launch(self, k_add, one, one, 0, s, params) != OC_OK) __atomic_add_fetch(&refused, 1, __ATOMIC_RELAXED);
+    if (t->launch(self, k_add, one, one, 0, s, params) != OC_OK)
+      __atomic_add_fetch(&refused, 1, __ATOMIC_RELAXED);
   }
   return NULL;
 }
@@ -689,7 +755,8 @@ START_TEST(nonsense_is_refused) {
   void *params[] = {&px, &n};
   oc_stream s = new_stream();
   oc_event e = new_event();
-  const uintptr_t bad[] = {1, 2, 3, 16, 4096, UINTPTR_MAX, (uintptr_t)&x, (uintptr_t)e + 15, (uintptr_t)s + 16};
+  const uintptr_t bad[] = {
+      1, 2, 3, 16, 4096, UINTPTR_MAX, (uintptr_t)&x, (uintptr_t)e + 15, (uintptr_t)s + 16};
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
     oc_stream bs = (oc_stream)bad[i];
     oc_event be = (oc_event)bad[i];
@@ -1013,7 +1080,7 @@ static int in_child(uint64_t *x) {
 START_TEST(a_child_gets_a_device_of_its_own) {
   uint64_t x = 0;
   int status = 0;
-  launch_add(NULL, &x, 0);            /* a worker that starts may hold AddressSanitizer's locks: not while we fork */
+  launch_add(NULL, &x, 0); /* a worker that starts may hold AddressSanitizer's locks: not while we fork */
   sync_stream(NULL);
   OK(oc_host_stall(b, NULL, true));
   launch_add(NULL, &x, 1);
@@ -1047,18 +1114,20 @@ static TCase *new_case(Suite *s, const char *name) {
 static Suite *host_suite(void) {
   Suite *s = suite_create("host backend");
   TCase *c = new_case(s, "asynchrony");
-  TESTS(launch_returns_before_the_kernel_runs, launch_does_not_wait_for_the_kernel, a_stalled_stream_stops_no_other,
-        a_stream_runs_in_order, parameters_are_copied_at_launch, a_kernel_gets_shape_and_odd_parameters,
-        workers_start_at_first_use_and_end, copies_and_memset_are_queued, synchronize_all_waits_for_every_stream,
-        step_runs_so_many);
+  TESTS(launch_returns_before_the_kernel_runs, launch_does_not_wait_for_the_kernel,
+        a_stalled_stream_stops_no_other, a_stream_runs_in_order, parameters_are_copied_at_launch,
+        a_kernel_gets_shape_and_odd_parameters, workers_start_at_first_use_and_end,
+        copies_and_memset_are_queued, synchronize_all_waits_for_every_stream, step_runs_so_many);
   c = new_case(s, "events");
   TESTS(events_order_streams, an_event_never_recorded_is_done, events_can_be_recorded_again,
         an_event_may_be_destroyed_while_in_use);
   c = new_case(s, "streams that go");
   TESTS(a_destroyed_stream_runs_its_queue, a_recycled_stream_is_another_stream,
-        a_handle_does_not_come_back_by_itself, a_stalled_stream_can_be_destroyed, close_runs_what_was_queued);
+        a_handle_does_not_come_back_by_itself, a_stalled_stream_can_be_destroyed,
+        an_event_outlives_its_stream, close_runs_what_was_queued);
   c = new_case(s, "threads");
-  TESTS(launches_from_many_threads_all_run, unloading_under_launches_is_seen);
+  TESTS(launches_from_many_threads_all_run, destroying_under_launches_loses_none,
+        unloading_under_launches_is_seen);
   c = new_case(s, "modules");
   TESTS(a_stale_launch_is_refused_and_counted, an_unknown_function_is_not_found, images_are_copied,
         bad_launches_are_refused, nonsense_is_refused);
@@ -1066,7 +1135,8 @@ static Suite *host_suite(void) {
   TESTS(memory_is_counted, flags_do_what_they_say, defaults_are_as_documented, bad_options_are_refused);
   c = new_case(s, "controls");
   TESTS(calls_can_be_made_to_fail, a_success_can_be_empty, calls_can_be_made_slow, calls_are_counted,
-        a_capturing_stream_refuses_and_records_away, stats_fill_what_the_caller_has, controls_are_for_host_backends);
+        a_capturing_stream_refuses_and_records_away, stats_fill_what_the_caller_has,
+        controls_are_for_host_backends);
 #ifndef OC_TSAN
   c = new_case(s, "fork");
   TESTS(a_child_gets_a_device_of_its_own);
