@@ -164,13 +164,14 @@ static oc_status order_after(struct oc_model *m, struct batch *b, oc_stream s) {
   return oci_dev_event_wait(m->backend, s, b->event);
 }
 
-oc_status oci_batch_order(struct oc_derived *d, oc_kind kind, uint64_t key, oc_stream s) {
+oc_status oci_batch_order(struct oc_derived *d, oc_kind kind, uint64_t key, const struct entry *e, oc_stream s) {
   pthread_mutex_lock(&d->lock);
-  struct entry *e = oci_entry_find(d, kind, key);
-  struct batch *b = e ? e->batch : NULL;
+  /* Another entry may stand there by now: its event says nothing about the value that was found. */
+  bool there = oci_entry_find(d, kind, key) == e;
+  struct batch *b = there ? e->batch : NULL;
   if (!b) {
     pthread_mutex_unlock(&d->lock);
-    return e ? OC_OK : OC_MISS;
+    return there ? OC_OK : OC_MISS;
   }
   pin(b);
   oc_status st = ask(d, b);

@@ -63,16 +63,22 @@ void oci_builds_free(struct oc_derived *d) {
 static oc_status open_build(struct oc_derived *d, oc_kind kind, uint64_t key, const oc_site *site, struct oc_build **out) {
   struct oc_build *b = oci_table_reserve(&d->builds) ? build_new(d, kind, key, site) : NULL;
   if (!b) return oci_error(OC_E_HOST_NOMEM, "begin of %s: out of host memory", oci_kind_name(kind));
-  oc_status st = oci_task_begin(oci_model_of_derived(d), &b->task);
-  if (st) {
-    build_free(b);
-    return st;
-  }
+  oc_status st = oci_span_of_key(d, key, "begin", &b->key_span);
+  if (st) goto free_build;
+  st = oci_task_begin(oci_model_of_derived(d), &b->task);
+  if (st) goto put_span;
   b->begun = ++d->clock;
   oci_table_add(&d->builds, &b->node, build_hash(kind, key));
   link_add_tail(&d->open, &b->link);
+  if (b->key_span) link_add_tail(&b->key_span->builds, &b->by_key);
   *out = b;
   return OC_OK;
+
+put_span:
+  oci_span_put(d, b->key_span);
+free_build:
+  build_free(b);
+  return st;
 }
 
 /* Unlocks. OC_OK: it ended, look again. */
@@ -125,7 +131,7 @@ static oc_status begin(struct oc_derived *d, oc_kind kind, uint64_t key, const o
 }
 
 static oc_arity arity_of(oc_kind kind) {
-  return kind < KINDS_MAX && oci_kind_arity[kind] == OC_PAIR ? OC_PAIR : OC_PTR;
+  return oci_kind_is(kind, OC_PAIR) ? OC_PAIR : OC_PTR;
 }
 
 static oc_status get(struct oc_derived *d, oc_kind kind, oc_arity arity, uint64_t key, uint64_t out[2]) {
@@ -211,6 +217,17 @@ oc_status oc_build_alloc_at(oc_build *b, size_t bytes, size_t align, const oc_si
   return st;
 }
 
+static oc_status set_stream(oc_build *b, oc_stream s, const char *call) {
+  pthread_mutex_lock(&b->derived->lock);
+  oc_status st = check_open(b, call);
+  if (!st) {
+    b->has_stream = true;
+    b->stream = s;
+  }
+  pthread_mutex_unlock(&b->derived->lock);
+  return st;
+}
+
 oc_status oc_build_on_stream(oc_build *b, oc_stream s) {
   static const char call[] = "oc_build_on_stream";
   oc_status st = check_owner(b, call);
@@ -223,12 +240,7 @@ oc_status oc_build_on_stream(oc_build *b, oc_stream s) {
   if (st) return st;
   st = oci_stream_check(m, s, call);
   if (!st) st = oci_stream_name(m, s);
-  if (!st) {
-    pthread_mutex_lock(&b->derived->lock);
-    b->has_stream = true;
-    b->stream = s;
-    pthread_mutex_unlock(&b->derived->lock);
-  }
+  if (!st) st = set_stream(b, s, call);
   oci_call_end(&task);
   return st;
 }
@@ -240,6 +252,9 @@ static void close_build(oc_build *b, enum build_state state) {
   b->state = state;
   oci_table_remove(&b->derived->builds, &b->node);
   link_remove(&b->link);
+  link_remove(&b->by_key);
+  oci_span_put(b->derived, b->key_span);
+  b->key_span = NULL;
 }
 
 static bool has_value(struct oc_model *m, uint64_t block, const uint64_t value[2]) {
@@ -250,13 +265,23 @@ static bool has_value(struct oc_model *m, uint64_t block, const uint64_t value[2
   return false;
 }
 
+/* Something was derived from a block of the build, which now goes: that goes first. */
+static bool forget_derived(struct oc_model *m, uint64_t block) {
+  static const char call[] = "giving a build's block back";
+  struct doom what = {.start = block, .patient = true};
+  return oci_may_wait(call) == OC_OK && oci_derived_doom(&m->derived, &what, NULL, call) == OC_OK;
+}
+
 /* A block of the build goes back after the work queued on its stream. Where that cannot be marked, it waits for
-   graphs_gone or teardown: never handed out too early. */
+   graphs_gone or teardown; where it is a source and we may not wait, it stays until teardown: never handed out too
+   early. */
 static void give_block_back(struct oc_model *m, const oc_build *b, uint64_t block) {
   const unsigned class = BLOCK_BIT(BLOCK_BUILD);
   enum pool_release how = oci_in_capture() ? RELEASE_RETIRE : b->has_stream ? RELEASE_AFTER : RELEASE_NOW;
-  if (oci_pool_free(m->pool.core, block, class, how, b->stream, true) != POOL_OK && how == RELEASE_AFTER)
-    (void)oci_pool_free(m->pool.core, block, class, RELEASE_RETIRE, NULL, true);
+  int st = oci_pool_free(m->pool.core, block, class, how, b->stream, false);
+  while (st == POOL_TRACKED && forget_derived(m, block))
+    st = oci_pool_free(m->pool.core, block, class, how, b->stream, false);
+  if (st < 0 && how == RELEASE_AFTER) (void)oci_pool_free(m->pool.core, block, class, RELEASE_RETIRE, NULL, false);
 }
 
 /* What a block of a stored value was reclassed to is not BLOCK_BUILD any more, so freeing it here is refused: value
@@ -307,17 +332,13 @@ static oc_status commit(oc_build *b, const uint64_t value[2], uint64_t kept[2], 
   struct batch *batch = NULL;
   oc_status st = mark_stream(b, &batch);
   pthread_mutex_lock(&d->lock);
-  oc_status open = check_open(b, call);
-  if (open) st = open;
+  oc_status aborted = check_open(b, call);
+  if (aborted) st = aborted;
   if (!st) st = store_locked(b, value, batch, kept, call);
   if (batch && st != OC_OK) oci_batch_stored(d, batch, NULL);
-  if (open) link_remove(&b->link);   /* off the zombies: its owner has it back */
-  else close_build(b, BUILD_ENDED);
+  if (!aborted) close_build(b, BUILD_ENDED);
   pthread_mutex_unlock(&d->lock);
-  if (open) {
-    build_free(b);
-    return st;
-  }
+  if (aborted) return st;   /* OC_E_INVALID, so the record is its owner's still, to abort */
   give_blocks_back(b, st == OC_OK ? value : NULL);
   finish_build(b);
   return st;
@@ -397,6 +418,13 @@ static oc_status run(const struct recipe *r, oc_build *b, uint64_t value[2]) {
   return st;
 }
 
+static oc_status still_open(oc_build *b, const char *call) {
+  pthread_mutex_lock(&b->derived->lock);
+  oc_status st = check_open(b, call);
+  pthread_mutex_unlock(&b->derived->lock);
+  return st;
+}
+
 static oc_status build_now(const struct recipe *r, oc_build *b, uint64_t out[2]) {
   uint64_t value[2] = {0, 0};
   b->callback = true;
@@ -405,6 +433,7 @@ static oc_status build_now(const struct recipe *r, oc_build *b, uint64_t out[2])
   oc_status refused = oci_call_begin_give(oci_model_of_derived(b->derived), &task, r->call);
   b->callback = false;
   if (refused) return refused;   /* forked inside the callback: nothing here is ours any more */
+  if (!st) st = still_open(b, r->call);
   if (st) abort_build(b);
   else st = commit(b, value, out, r->call);
   oci_call_end(&task);

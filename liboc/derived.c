@@ -66,7 +66,7 @@ oc_status oc_derived_get_pair(oc_derived *d, oc_kind kind, uint64_t key, uint64_
   return OC_OK;
 }
 
-/* The stream is not named yet, or the value was not seen finished. */
+/* The stream is not named yet, or the value was not seen finished. OC_MISS: look again. */
 static __attribute__((noinline)) oc_status order(oc_derived *d, oc_kind kind, uint64_t key, oc_stream s,
                                                  const struct map_hit *hit, const char *call) {
   struct oc_model *m = oci_model_of_derived(d);
@@ -78,16 +78,19 @@ static __attribute__((noinline)) oc_status order(oc_derived *d, oc_kind kind, ui
   if (st) return st;
   st = oci_stream_check(m, s, call);
   if (!st) st = oci_stream_name(m, s);
-  if (!st && unfinished) st = oci_batch_order(d, kind, key, s);
+  if (!st && unfinished) st = oci_batch_order(d, kind, key, oci_map_entry(hit->entry), s);
   oci_call_end(&task);
   return st;
 }
 
 static inline oc_status lookup_on(oc_derived *d, oc_kind kind, oc_arity arity, uint64_t key, oc_stream s, const void *out,
                                   struct map_hit *hit, const char *call) {
-  if (!lookup(d, kind, arity, key, out, hit)) return no_hit(d, kind, arity, key, out, call);
-  if (__builtin_expect(!(hit->entry & MAP_FLAG) && oci_stream_named(oci_model_of_derived(d), s), 1)) return OC_OK;
-  return order(d, kind, key, s, hit, call);
+  for (;;) {
+    if (!lookup(d, kind, arity, key, out, hit)) return no_hit(d, kind, arity, key, out, call);
+    if (__builtin_expect(!(hit->entry & MAP_FLAG) && oci_stream_named(oci_model_of_derived(d), s), 1)) return OC_OK;
+    oc_status st = order(d, kind, key, s, hit, call);
+    if (st != OC_MISS) return st;
+  }
 }
 
 oc_status oc_derived_get_ptr_on(oc_derived *d, oc_kind kind, uint64_t key, oc_stream s, uint64_t *out) {

@@ -53,10 +53,11 @@ struct span {
   bool dying;                    /* its last owner went: it is freed after guards and streams, and takes nobody in */
   uint32_t owners;               /* entries that own their value in it */
   uint32_t leaving;              /* keys and values of unpublished entries whose waits are not over */
-  uint32_t going;                /* of these, doomed by the invalidate at work */
+  uint32_t going;                /* owners doomed by the walk at work; else 0 */
   uint32_t captured;             /* newest graph epoch among entries that left */
   struct link keys;              /* entry.by_key */
-  struct link values;            /* entry.value[].link */
+  struct link builds;            /* oc_build.by_key: open ones */
+  struct link values;            /* entry.half[].link */
 };
 
 struct entry_value {
@@ -96,6 +97,8 @@ enum build_state { BUILD_OPEN, BUILD_ENDED, BUILD_ABORTED };
 struct oc_build {
   struct table_node node;        /* in derived.builds */
   struct link link;              /* in open, or in zombies */
+  struct link by_key;
+  struct span *key_span;         /* while open; NULL: as an entry's */
   struct task task;
   enum build_state state;        /* under derived.lock */
   bool callback;                 /* of get_or_build: the library ends it; the owner's thread's to read */
@@ -138,7 +141,12 @@ void oci_entry_settle(struct oc_derived *d, struct entry *e, struct link *gone);
 struct entry *oci_entry_find(struct oc_derived *d, oc_kind kind, uint64_t key);
 /* The span over an address; NULL: none. */
 struct span *oci_span_at(struct oc_derived *d, uint64_t addr);
-/* Forgets a span that no entry is in. */
+/* The block or external range that a key is in, found or made: freeing it forgets what was derived. NULL: in none, or in
+   scratch, which is no source. OC_E_NOT_OWNED: in a block that was freed, or is being released. */
+oc_status oci_span_of_key(struct oc_derived *d, uint64_t key, const char *call, struct span **out);
+/* Forgets a span (NULL is ignored) unless somebody is in it. */
+void oci_span_put(struct oc_derived *d, struct span *s);
+/* Forgets a span that no entry is in, and no build's key. */
 void oci_span_drop(struct oc_derived *d, struct span *s);
 
 /* ---- batches (batch.c) ---- */
@@ -149,8 +157,9 @@ oc_status oci_batch_record(struct oc_derived *d, oc_stream s, struct batch **out
 void oci_batch_stored(struct oc_derived *d, struct batch *b, struct entry *e);
 /* With the lock held: takes an entry off its batch. */
 void oci_batch_leave(struct entry *e);
-/* Makes s wait for the entry's event where it has not passed. Nothing locked. */
-oc_status oci_batch_order(struct oc_derived *d, oc_kind kind, uint64_t key, oc_stream s);
+/* Makes s wait for the event of e, which a lookup found under kind and key, where it has not passed. OC_MISS: e is not
+   there any more. Nothing locked. */
+oc_status oci_batch_order(struct oc_derived *d, oc_kind kind, uint64_t key, const struct entry *e, oc_stream s);
 /* Waits for every batch that there is now. Nothing locked. */
 oc_status oci_batches_settle(struct oc_derived *d);
 /* Teardown's part: the streams were drained, nobody is in a call. */

@@ -30,26 +30,25 @@ static bool in_pool(const struct span *s) {
   return s->type != SPAN_FOREIGN;
 }
 
-/* NULL: no host memory, or the block went away meanwhile. */
-static struct span *span_make(struct oc_derived *d, enum span_type type, uint64_t start, uint64_t bytes) {
+/* OC_E_HOST_NOMEM; or why the pool has no such block any more: another thread freed it. */
+static oc_status span_make(struct oc_derived *d, enum span_type type, uint64_t start, uint64_t bytes, const char *call,
+                           struct span **out) {
   struct span *s = oci_table_reserve(&d->spans) ? oci_alloc(d->heap, sizeof *s) : NULL;
-  if (!s) return NULL;
+  if (!s) return oci_error(OC_E_HOST_NOMEM, "%s: out of host memory", call);
   s->start = start;
   s->bytes = bytes;
   s->type = type;
   link_init(&s->keys);
+  link_init(&s->builds);
   link_init(&s->values);
-  if (in_pool(s) && oci_pool_track(oci_model_of_derived(d)->pool.core, start, true) != POOL_OK) {
+  int st = in_pool(s) ? oci_pool_track(oci_model_of_derived(d)->pool.core, start, true) : POOL_OK;
+  if (st != POOL_OK) {
     oci_free(d->heap, s, sizeof *s);
-    return NULL;
+    return oci_error_add(st, "%s", call);
   }
   oci_table_add(&d->spans, &s->node, span_hash(start));
-  return s;
-}
-
-static struct span *span_of(struct oc_derived *d, enum span_type type, uint64_t start, uint64_t bytes) {
-  struct span *s = span_find(d, start);
-  return s ? s : span_make(d, type, start, bytes);
+  *out = s;
+  return OC_OK;
 }
 
 void oci_span_drop(struct oc_derived *d, struct span *s) {
@@ -58,8 +57,23 @@ void oci_span_drop(struct oc_derived *d, struct span *s) {
   oci_free(d->heap, s, sizeof *s);
 }
 
-static void drop_if_unused(struct oc_derived *d, struct span *s) {
-  if (s && !s->dying && !s->leaving && link_empty(&s->keys) && link_empty(&s->values)) oci_span_drop(d, s);
+void oci_span_put(struct oc_derived *d, struct span *s) {
+  if (!s || s->dying || s->leaving) return;
+  if (link_empty(&s->keys) && link_empty(&s->builds) && link_empty(&s->values)) oci_span_drop(d, s);
+}
+
+/* One in a block that is gone, or going, would be found again by whoever gets that address next. */
+oc_status oci_span_of_key(struct oc_derived *d, uint64_t key, const char *call, struct span **out) {
+  struct block_info info;
+  *out = NULL;
+  if (oci_pool_find(oci_model_of_derived(d)->pool.core, key, &info) != POOL_OK) return OC_OK;
+  if (info.live && !info.external && info.class == BLOCK_SCRATCH) return OC_OK;
+  struct span *s = info.live ? span_find(d, info.start) : NULL;
+  if (!info.live || (s && s->dying))
+    return oci_error(OC_E_NOT_OWNED, "%s: key 0x%llx is in a block that was freed", call, (unsigned long long)key);
+  oc_status st = s ? OC_OK : span_make(d, info.external ? SPAN_EXTERNAL : SPAN_BLOCK, info.start, info.bytes, call, &s);
+  if (!st) *out = s;
+  return st;
 }
 
 /* ---- whose is a value? ---- */
@@ -146,10 +160,10 @@ static oc_status take_claim(struct oc_derived *d, struct entry *e, int i, const 
   if (s && s->dying) return refuse(call, e->value[i], "a block that is being released");
   if (c->reclass && oci_pool_reclass(pool, c->start, BLOCK_DERIVED, oci_kind_owner(e->kind)) != POOL_OK)
     return oci_error_add(OC_E_NOT_OWNED, "%s: value 0x%llx", call, (unsigned long long)e->value[i]);
-  if (!s) s = span_make(d, c->type, c->start, c->bytes);
-  if (!s) {
+  oc_status st = s ? OC_OK : span_make(d, c->type, c->start, c->bytes, call, &s);
+  if (st) {
     if (c->reclass) (void)oci_pool_reclass(pool, c->start, c->was, NULL);
-    return oci_error(OC_E_HOST_NOMEM, "%s: out of host memory", call);
+    return st;
   }
   half->span = s;
   half->owned = c->ownership == OWNED;
@@ -160,7 +174,7 @@ static void give_claim_up(struct oc_derived *d, struct entry *e, int i, const st
   struct span *s = e->half[i].span;
   if (!s) return;
   if (c->reclass) (void)oci_pool_reclass(oci_model_of_derived(d)->pool.core, c->start, c->was, NULL);
-  drop_if_unused(d, s);
+  oci_span_put(d, s);
 }
 
 static oc_status take_claims(struct oc_derived *d, struct entry *e, struct claim c[2], const char *call) {
@@ -170,20 +184,6 @@ static oc_status take_claims(struct oc_derived *d, struct entry *e, struct claim
   st = take_claim(d, e, 1, &c[1], call);
   if (st) give_claim_up(d, e, 0, &c[0]);
   return st;
-}
-
-/* The block or external range the key is in: freeing it forgets the entry. A key that is in none is fine; one in a
-   block that is gone, or going, would be found again by whoever gets that address next. */
-static oc_status key_span(struct oc_derived *d, uint64_t key, const char *call, struct span **out) {
-  struct block_info info;
-  *out = NULL;
-  if (oci_pool_find(oci_model_of_derived(d)->pool.core, key, &info) != POOL_OK) return OC_OK;
-  struct span *s = NULL;
-  if (info.external || info.live) s = span_of(d, info.external ? SPAN_EXTERNAL : SPAN_BLOCK, info.start, info.bytes);
-  if (!s && info.live) return oci_error(OC_E_HOST_NOMEM, "%s: out of host memory", call);
-  if (!s || s->dying) return oci_error(OC_E_NOT_OWNED, "%s: key 0x%llx is in a block that was freed", call, (unsigned long long)key);
-  *out = s;
-  return OC_OK;
 }
 
 oc_status oci_entry_make(struct oc_derived *d, oc_kind kind, uint64_t key, const uint64_t value[2],
@@ -203,13 +203,13 @@ oc_status oci_entry_make(struct oc_derived *d, oc_kind kind, uint64_t key, const
   e->value[1] = v[1];
   e->batch = NULL;
   __atomic_store_n(&e->captured, 0, __ATOMIC_RELAXED);
-  oc_status st = key_span(d, key, call, &e->key_span);
+  oc_status st = oci_span_of_key(d, key, call, &e->key_span);
   if (!st) st = take_claims(d, e, claims, call);
   if (!st) {
     *out = e;
     return OC_OK;
   }
-  drop_if_unused(d, e->key_span);
+  oci_span_put(d, e->key_span);
   e->key_span = NULL;
   put_entry(d, e);
   return st;
@@ -241,6 +241,7 @@ static void leave_value(struct entry_value *half) {
   if (!s) return;
   link_remove(&half->link);
   s->leaving++;
+  s->going = 0;
   if (half->owned && --s->owners == 0) s->dying = true;
 }
 
@@ -257,7 +258,7 @@ void oci_entry_unpublish(struct oc_derived *d, struct entry *e) {
 static void left(struct oc_derived *d, struct span *s, struct link *gone) {
   if (--s->leaving) return;
   if (s->dying) link_add_tail(gone, &s->link);
-  else drop_if_unused(d, s);
+  else oci_span_put(d, s);
 }
 
 /* Only now is the mark final: a reader inside a guard may have set it after the entry was unpublished. */

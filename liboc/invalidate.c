@@ -113,10 +113,8 @@ static bool build_goes(const struct walk *w, const struct oc_build *b) {
   if (what->all && older) return true;
   for (size_t i = 0; i < what->n && older; i++)
     if (what->keys[i] == b->key) return true;
-  struct block_info info;
-  struct pool *pool = oci_model_of_derived(w->d)->pool.core;
-  if (what->start && oci_pool_find(pool, b->key, &info) == POOL_OK && info.start == what->start) return true;
-  struct span *s = oci_span_at(w->d, b->key);
+  const struct span *s = b->key_span;
+  if (what->start && s && s->start == what->start) return true;
   return (s && s->owners && s->going == s->owners) || is_doomed_value(w, b->key);
 }
 

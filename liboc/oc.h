@@ -465,8 +465,8 @@ OC_API oc_status oc_derived_get_pair_on(oc_derived *d, oc_kind kind, uint64_t ke
 
 /* Stores a value that the engine made. The first stored value is the one every thread gets.
    Outcomes: OC_EXISTS (*kept has the first value; the caller's stays the caller's); OC_E_INVALID (a pointer
-   value of 0; a pair of two); OC_E_NOT_OWNED (in another model's pool, or in a block that is scratch, retired
-   or another build's).
+   value of 0; a pair of two); OC_E_NOT_OWNED (the value is in another model's pool, or in a block that is scratch,
+   retired or another build's; the key is in memory of this pool that was freed).
    Ownership on OC_OK: a block of this pool (or an address outside every pool, freed through the backend) is
    the model's now, freed once with the last entry that points into it; borrowed and never freed by the entry are:
    the key itself, addresses in the key's block, in a block of oc_pool_alloc_owned, or noted as external. 0 in a
@@ -513,7 +513,8 @@ OC_API oc_status oc_build_on_stream(oc_build *b, oc_stream s) OC_MUST_USE;
    model's; the build's other blocks go back, after the work queued on its stream. kept may be NULL. */
 OC_API oc_status oc_build_commit(oc_build *b, const uint64_t value[2], uint64_t kept[2]) OC_MUST_USE;
 /* Ends the build without a value; its blocks go back after the work queued on its stream. From any thread, but
-   not at once with another call on the same build by its owner's thread that ends it. */
+   not at once with another call on the same build by its owner's thread that ends it. After another thread's abort the
+   owner's calls are OC_E_INVALID; its own abort then frees the record, which else stays until oc_model_destroy. */
 OC_API void oc_build_abort(oc_build *b);
 
 /* Waits until every committed value is finished on the device: before a capture. Guard: OC_E_GUARDED.

@@ -15,6 +15,8 @@ struct wait {
   struct task *task;          /* NULL once it ended */
   struct oc_model *model;     /* a teardown: waits for all tasks of it; else NULL */
   struct oc_model *turn;      /* waits for another thread's teardown of it; else NULL */
+  uint64_t seen;              /* number of the last search that came by */
+  struct wait *todo;          /* the search's */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -116,30 +118,58 @@ void oci_task_end(struct task *t) {
 
 /* ---- circles ---- */
 
-static bool model_leads_to(const struct oc_model *m, uint64_t me, unsigned depth);
+/* A search along the waits, for thread `me`: each of them is looked at once, however long or branched the way is. */
+struct search {
+  uint64_t me, number;
+  struct wait *todo;
+  bool found;
+};
 
-/* Does `thread` go on only after thread `me` did? It may wait for a task, whose thread may wait ... */
-static bool thread_leads_to(uint64_t thread, uint64_t me, unsigned depth) {
-  if (thread == me) return true;
-  if (depth == 0) return false;
+static uint64_t searches;
+
+static struct search search_new(void) {
+  return (struct search){.me = oci_thread_id(), .number = ++searches};
+}
+
+/* This thread must go on first. It may itself wait for something. */
+static void reach_thread(struct search *s, uint64_t thread) {
+  if (thread == s->me) s->found = true;
   LINK_EACH(l, &waits) {
-    const struct wait *w = CONTAINER(l, struct wait, link);
-    if (w->thread != thread) continue;
-    if (w->task && thread_leads_to(w->task->thread, me, depth - 1)) return true;
-    if (w->model && model_leads_to(w->model, me, depth - 1)) return true;
-    if (w->turn && thread_leads_to(w->turn->tasks.teardown_thread, me, depth - 1)) return true;
+    struct wait *w = CONTAINER(l, struct wait, link);
+    if (w->thread != thread || w->seen == s->number) continue;
+    w->seen = s->number;
+    w->todo = s->todo;
+    s->todo = w;
   }
-  return false;
 }
 
-static bool model_leads_to(const struct oc_model *m, uint64_t me, unsigned depth) {
-  LINK_EACH(l, &m->tasks.tasks) {
-    if (thread_leads_to(CONTAINER(l, struct task, link)->thread, me, depth)) return true;
-  }
-  return false;
+static void reach_tasks(struct search *s, const struct oc_model *m) {
+  LINK_EACH(l, &m->tasks.tasks) reach_thread(s, CONTAINER(l, struct task, link)->thread);
 }
 
-#define DEEPEST_CIRCLE 32u
+/* Does one of the threads reached go on only after this thread did? */
+static bool finds_me(struct search *s) {
+  while (!s->found && s->todo) {
+    const struct wait *w = s->todo;
+    s->todo = w->todo;
+    if (w->task) reach_thread(s, w->task->thread);
+    if (w->model) reach_tasks(s, w->model);
+    if (w->turn) reach_thread(s, w->turn->tasks.teardown_thread);
+  }
+  return s->found;
+}
+
+static bool thread_leads_to_me(uint64_t thread) {
+  struct search s = search_new();
+  reach_thread(&s, thread);
+  return finds_me(&s);
+}
+
+static bool model_leads_to_me(const struct oc_model *m) {
+  struct search s = search_new();
+  reach_tasks(&s, m);
+  return finds_me(&s);
+}
 
 /* ---- waiting ---- */
 
@@ -154,9 +184,9 @@ static bool sleep_until_changed(struct oc_model *m, const struct timespec *deadl
 
 oc_status oci_wait_turn(struct oc_model *m) {
   struct wait w = {.thread = oci_thread_id(), .turn = m};
-  if (model_leads_to(m, w.thread, DEEPEST_CIRCLE)) return OC_E_REENTRANT;
+  if (model_leads_to_me(m)) return OC_E_REENTRANT;
   while (m->tasks.teardown_thread) {
-    if (thread_leads_to(m->tasks.teardown_thread, w.thread, DEEPEST_CIRCLE)) return OC_E_REENTRANT;
+    if (thread_leads_to_me(m->tasks.teardown_thread)) return OC_E_REENTRANT;
     link_add_tail(&waits, &w.link);
     (void)sleep_until_changed(m, NULL);
     link_remove(&w.link);
@@ -171,7 +201,7 @@ void oci_wait_calls(struct oc_model *m) {
 oc_status oci_wait_task(struct task *t, const struct timespec *deadline, bool patient) {
   struct oc_model *m = t->model;
   struct wait w = {.thread = oci_thread_id(), .task = t};
-  if (thread_leads_to(t->thread, w.thread, DEEPEST_CIRCLE)) return OC_E_REENTRANT;
+  if (thread_leads_to_me(t->thread)) return OC_E_REENTRANT;
   link_add_tail(&waits, &w.link);
   oc_status st = OC_OK;
   while (w.task && !st) {
@@ -190,7 +220,7 @@ static bool idle(const struct oc_model *m) {
 
 oc_status oci_wait_idle(struct oc_model *m, const struct timespec *deadline) {
   struct wait w = {.thread = oci_thread_id(), .model = m};
-  if (model_leads_to(m, w.thread, DEEPEST_CIRCLE)) return OC_E_REENTRANT;
+  if (model_leads_to_me(m)) return OC_E_REENTRANT;
   link_add_tail(&waits, &w.link);
   bool in_time = true;
   while (in_time && !idle(m)) in_time = sleep_until_changed(m, deadline);
