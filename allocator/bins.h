@@ -17,15 +17,17 @@
 #define BIN_ROWS (32u - BIN_SPLIT_BITS + 1u)
 #define BIN_COUNT (BIN_ROWS * BIN_SPLIT)
 
-/* Which of two comes next is a coin toss: a select, not a jump that is guessed wrong half the time. */
-#define EITHER(condition, yes, no) (__builtin_expect_with_probability(!!(condition), 1, 0.5) ? (yes) : (no))
-
 /* bit r of rows is set <=> map[r] != 0; bit c of map[r] is set <=> head[r * BIN_SPLIT + c] != 0 */
 struct bins {
   uint32_t rows;
   uint32_t map[BIN_ROWS];
   uint32_t head[BIN_COUNT + 1];  /* the last is always 0 */
 };
+
+/* Without a jump: where the condition is a coin toss, a wrong guess costs more than all the rest of a step. */
+static inline uint32_t either(bool condition, uint32_t yes, uint32_t no) {
+  return no ^ ((yes ^ no) & (0u - (uint32_t)condition));
+}
 
 static inline uint32_t lowest_bit(uint32_t word) { return (uint32_t)__builtin_ctz(word); }
 static inline uint32_t highest_bit(uint32_t word) { return 31u - (uint32_t)__builtin_clz(word); }
@@ -43,8 +45,8 @@ static inline uint32_t bins_from(const struct bins *b, uint32_t bin) {
   uint32_t here = b->map[row] & bits_from(bin % BIN_SPLIT);
   uint32_t above = b->rows & bits_from(row + 1);
   if (!(here | above)) return BIN_COUNT;
-  row = EITHER(here, row, lowest_bit(above | 1u << 31));
-  here = EITHER(here, here, b->map[row]);
+  row = either(here, row, lowest_bit(above | 1u << 31));
+  here = either(here, here, b->map[row]);
   return row * BIN_SPLIT + lowest_bit(here);
 }
 
@@ -65,11 +67,12 @@ static inline void bins_insert(struct bins *bins, struct slab *s, uint32_t index
 
 static inline void bins_remove(struct bins *bins, struct slab *s, uint32_t index, uint32_t bin) {
   const struct block *b = slab_at(s, index);
-  uint32_t row = bin / BIN_SPLIT, next = b->list_next, prev = b->list_prev;
-  uint32_t *link = EITHER(prev, &slab_at(s, prev)->list_next, &bins->head[bin]);
-  *link = next;
+  uint32_t row = bin / BIN_SPLIT, next = b->list_next, prev = b->list_prev, head = bins->head[bin];
+  head = either(prev, head, next);
+  bins->head[bin] = head;
+  slab_at(s, prev)->list_next = next;
   slab_at(s, next)->list_prev = prev;
-  bins->map[row] &= ~((uint32_t)(bins->head[bin] == 0) << (bin % BIN_SPLIT));
+  bins->map[row] &= ~((uint32_t)(head == 0) << (bin % BIN_SPLIT));
   bins->rows &= ~((uint32_t)(bins->map[row] == 0) << row);
 }
 

@@ -186,7 +186,7 @@ uint32_t oci_pages_search(struct pages *p, struct leaves *l, const struct slab *
     if (off - b->off < b->units) break;
     index = b->next;
   }
-  if (steps > PAGE_CROWDED && !is_leaf(p->entry[page])) add_leaf(p, l, s, page);
+  if (steps >= PAGE_CROWDED && !is_leaf(p->entry[page])) add_leaf(p, l, s, page);
   return index;
 }
 

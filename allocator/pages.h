@@ -19,7 +19,7 @@
 #define LEAF_SHIFT 3u            /* units in a part: 2 KiB */
 #define LEAF_PARTS (1u << (PAGE_SHIFT - LEAF_SHIFT))
 #define PAGE_LEAF (1u << 31)
-#define PAGE_CROWDED 12u         /* steps of a walk that earn a page its leaf */
+#define PAGE_CROWDED 12u         /* steps of a walk; a page in which they do not suffice gets a leaf */
 
 struct leaf {
   uint32_t mask;                 /* bit p is set <=> first[p] != 0; never 0 */
@@ -76,7 +76,7 @@ static inline void pages_add(struct pages *p, struct leaves *l, const struct sla
     return;
   }
   bool behind = starts_with(s, b->prev, b, PAGE_SHIFT);
-  p->entry[page] = EITHER(behind, entry, index);
+  p->entry[page] = either(behind, entry, index);
   pages_mark(p, page);
 }
 
@@ -87,16 +87,20 @@ static inline void pages_remove(struct pages *p, struct leaves *l, const struct 
     oci_pages_remove_leaf(p, l, s, index);
     return;
   }
-  uint32_t heir = EITHER(starts_with(s, b->next, b, PAGE_SHIFT), b->next, 0);
-  entry = EITHER(entry == index, heir, entry);
+  uint32_t heir = either(starts_with(s, b->next, b, PAGE_SHIFT), b->next, 0);
+  entry = either(entry == index, heir, entry);
   p->entry[page] = entry;
   pages_unmark(p, page, entry == 0);
 }
 
-/* The block that contains off; at once where a block, the first of its page, starts there. */
+/* The block that contains off: few steps from the first that starts in its page, or else by a search. */
 static inline uint32_t pages_find(struct pages *p, struct leaves *l, const struct slab *s, uint32_t off) {
-  uint32_t entry = p->entry[off >> PAGE_SHIFT];
-  if (!(entry & PAGE_LEAF) && entry && slab_at(s, entry)->off == off) return entry;
+  uint32_t index = p->entry[off >> PAGE_SHIFT];
+  if (index & PAGE_LEAF || slab_at(s, index)->off > off || !index) return oci_pages_search(p, l, s, off);
+  for (uint32_t steps = 0; steps < PAGE_CROWDED; steps++) {
+    if (off - slab_at(s, index)->off < slab_at(s, index)->units) return index;
+    index = slab_at(s, index)->next;
+  }
   return oci_pages_search(p, l, s, off);
 }
 

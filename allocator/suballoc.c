@@ -239,13 +239,11 @@ static inline uint32_t cut(struct suballoc *s, struct arena *a, uint32_t index, 
 
 /* A free block, in the bin for old_units, has its size changed in place. */
 static inline void rebin(struct suballoc *s, uint32_t index, uint32_t old_units) {
-  uint32_t from = bin_of(old_units), to = bin_of(block_at(s, index)->units);
-  if (from == to) return;
-  bins_remove(&s->bins, &s->slab, index, from);
-  bins_insert(&s->bins, &s->slab, index, to);
+  bins_remove(&s->bins, &s->slab, index, bin_of(old_units));
+  bins_insert(&s->bins, &s->slab, index, bin_of(block_at(s, index)->units));
 }
 
-/* From the high end: what is left keeps its record, its start and often its bin. */
+/* From the high end: what is left keeps its record and its start. */
 static inline uint32_t carve_high(struct suballoc *s, struct arena *a, uint32_t index, uint32_t units) {
   uint32_t old = block_at(s, index)->units;
   if (old == units) {
@@ -285,7 +283,7 @@ int oci_suballoc_carve(struct suballoc *s, uint32_t units, uint64_t align, uint3
   uint32_t own = bin_of(units), index = s->bins.head[own];
   if (units >= LARGE_UNITS || align > UNIT_BYTES) goto with_care;
   uint32_t larger = s->bins.head[bins_from(&s->bins, own + 1)];
-  index = EITHER(block_at(s, index)->units >= units, index, larger);   /* index 0 has 0 units */
+  index = either(block_at(s, index)->units >= units, index, larger);   /* index 0 has 0 units */
   if (!index) goto with_care;
   struct arena *a = s->slots[block_at(s, index)->arena];
   *out = carve_high(s, a, index, units);
