@@ -150,11 +150,15 @@ bool oct_checkpoint_open(struct checkpoint *c, char *const *paths, size_t count,
 
 void oct_checkpoint_close(struct checkpoint *c)
 {
-  for (size_t m = 0; m < c->matrix_count; m++)
+  for (size_t m = 0; m < c->matrix_count; m++) {
+    free(c->matrices[m].source);
     for (size_t d = 0; d < DERIVATIONS; d++) {
       free(c->matrices[m].y[d]);
       free(c->matrices[m].size[d]);
     }
+  }
+  for (size_t j = 0; j < c->job_count; j++)
+    free(c->jobs[j].known);
   for (size_t f = 0; f < c->file_count; f++)
     oct_safetensors_close(&c->files[f]);
   free(c->files);

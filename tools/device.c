@@ -44,6 +44,10 @@ bool oct_device_open(struct device *d, const char *backend, size_t device_bytes,
     return oct_fault(why, "--backend: '%s' is none; host is the one that runs octool's kernels", oct_quote(&q, backend));
   if (st != OC_OK)
     return oct_liboc_fault(why, st, "opening the %s backend", backend);
+  if (strcmp(backend, "host") != 0) {
+    oct_device_close(d, why);
+    return oct_fault(why, "--backend: octool has no kernels for '%s' yet", backend);
+  }
   d->ops = oc_backend_table(d->backend);
   d->self = oc_backend_self(d->backend);
   if (d->ops->copy_h2d && d->ops->copy_d2h && d->ops->synchronize && d->ops->stream_create && d->ops->stream_destroy &&

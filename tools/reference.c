@@ -12,66 +12,59 @@
 /* ---- Codes ---- */
 
 /* A binary format by its fields; `special`: its largest exponent holds infinities and NaNs, as IEEE's. */
-struct layout { int exponent_bits, mantissa_bits; bool special; };
+struct layout { int exponent_bits, mantissa_bits; bool special; double *unit; };
 
-static const struct layout f32 = {8, 23, true}, f16 = {5, 10, true}, bf16 = {8, 7, true};
-static const struct layout e4m3 = {4, 3, false}, e2m1 = {2, 1, false};
+/* What a mantissa's last bit is worth, by exponent. */
+static double f32_unit[256], bf16_unit[256], f16_unit[32], e4m3_unit[16], e2m1_unit[4];
+static const struct layout f32 = {8, 23, true, f32_unit}, bf16 = {8, 7, true, bf16_unit}, f16 = {5, 10, true, f16_unit};
+static const struct layout e4m3 = {4, 3, false, e4m3_unit}, e2m1 = {2, 1, false, e2m1_unit};
+
+static void fill_units(const struct layout *l)
+{
+  int bias = (1 << (l->exponent_bits - 1)) - 1;
+
+  for (int e = 0; e < 1 << l->exponent_bits; e++)
+    l->unit[e] = ldexp(1, (e ? e : 1) - bias - l->mantissa_bits);
+}
 
 static double decode(uint32_t code, const struct layout *l)
 {
-  uint32_t mantissa = code & ((1u << l->mantissa_bits) - 1);
+  uint32_t implicit = 1u << l->mantissa_bits, mantissa = code & (implicit - 1);
   uint32_t last = (1u << l->exponent_bits) - 1, exponent = code >> l->mantissa_bits & last;
-  int bias = (1 << (l->exponent_bits - 1)) - 1;
-  double magnitude;
+  double magnitude = (exponent ? implicit + mantissa : mantissa) * l->unit[exponent];
 
   if (l->special && exponent == last)
     magnitude = mantissa ? (double)NAN : (double)INFINITY;
-  else if (exponent == 0)
-    magnitude = ldexp(mantissa, 1 - bias - l->mantissa_bits);
-  else
-    magnitude = ldexp((1u << l->mantissa_bits) + mantissa, (int)exponent - bias - l->mantissa_bits);
   return code >> (l->exponent_bits + l->mantissa_bits) & 1 ? -magnitude : magnitude;
 }
 
-double oct_reference_decode_bf16(uint16_t code)
+/* The magnitudes of codes 0, 1, ... last, ascending, then infinity up to a power of two: the nearest is found by
+   halving, without a branch that could be guessed wrong. */
+struct codes { const double *magnitude; uint32_t room, last, sign, nan; };
+
+static double bf16_magnitude[32768], e4m3_magnitude[128], e2m1_magnitude[8], e4m3_value[256];
+static const struct codes to_bf16 = {bf16_magnitude, 32768, 0x7f80, 0x8000, 0x7fff};
+static const struct codes to_e4m3 = {e4m3_magnitude, 128, 0x7e, 0x80, 0x7f};
+static const struct codes to_e2m1 = {e2m1_magnitude, 8, 7, 8, 7};
+
+static void fill_magnitudes(double *magnitude, uint32_t room, uint32_t last, const struct layout *l)
 {
-  return decode(code, &bf16);
+  for (uint32_t i = 0; i < room; i++)
+    magnitude[i] = i <= last ? decode(i, l) : (double)INFINITY;
 }
-
-double oct_reference_decode_f16(uint16_t code)
-{
-  return decode(code, &f16);
-}
-
-double oct_reference_decode_e4m3(uint8_t code)
-{
-  return (code & 0x7f) == 0x7f ? (double)NAN : decode(code, &e4m3);
-}
-
-double oct_reference_decode_e2m1(uint8_t code)
-{
-  return decode(code & 15, &e2m1);
-}
-
-/* The magnitudes of codes 0, 1, ... last: ascending, so that the nearest is found by halving. */
-struct codes { double *magnitude; uint32_t last, sign, nan; };
-
-static double bf16_magnitude[0x7f81], e4m3_magnitude[0x7f], e2m1_magnitude[8], e4m3_value[256];
-static const struct codes to_bf16 = {bf16_magnitude, 0x7f80, 0x8000, 0x7fff};
-static const struct codes to_e4m3 = {e4m3_magnitude, 0x7e, 0x80, 0x7f};
-static const struct codes to_e2m1 = {e2m1_magnitude, 7, 8, 7};
 
 static void fill_tables(void)
 {
-  for (uint32_t i = 0; i < 0x7f80; i++)
-    bf16_magnitude[i] = decode(i, &bf16);
+  static const struct layout *const layouts[] = {&f32, &bf16, &f16, &e4m3, &e2m1};
+
+  for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
+    fill_units(layouts[i]);
+  fill_magnitudes(bf16_magnitude, 32768, 0x7f80, &bf16);
   bf16_magnitude[0x7f80] = 0x1p128;
-  for (uint32_t i = 0; i < 0x7f; i++)
-    e4m3_magnitude[i] = decode(i, &e4m3);
-  for (uint32_t i = 0; i < 8; i++)
-    e2m1_magnitude[i] = decode(i, &e2m1);
+  fill_magnitudes(e4m3_magnitude, 128, 0x7e, &e4m3);
+  fill_magnitudes(e2m1_magnitude, 8, 7, &e2m1);
   for (uint32_t i = 0; i < 256; i++)
-    e4m3_value[i] = oct_reference_decode_e4m3((uint8_t)i);
+    e4m3_value[i] = (i & 0x7f) == 0x7f ? (double)NAN : decode(i, &e4m3);
 }
 
 static void need_tables(void)
@@ -81,27 +74,45 @@ static void need_tables(void)
   pthread_once(&once, fill_tables);
 }
 
+double oct_reference_decode_bf16(uint16_t code)
+{
+  need_tables();
+  return decode(code, &bf16);
+}
+
+double oct_reference_decode_f16(uint16_t code)
+{
+  need_tables();
+  return decode(code, &f16);
+}
+
+double oct_reference_decode_e4m3(uint8_t code)
+{
+  need_tables();
+  return e4m3_value[code];
+}
+
+double oct_reference_decode_e2m1(uint8_t code)
+{
+  need_tables();
+  return decode(code & 15, &e2m1);
+}
+
 static uint32_t nearest(double magnitude, const struct codes *c)
 {
-  uint32_t low = 0, high = c->last;
+  uint32_t low = 0;
   double below, above;
 
-  if (magnitude >= c->magnitude[high])
-    return high;
-  /* magnitude[low] <= magnitude < magnitude[high] */
-  while (high - low > 1) {
-    uint32_t middle = (low + high) / 2;
-
-    if (c->magnitude[middle] <= magnitude)
-      low = middle;
-    else
-      high = middle;
-  }
+  if (magnitude >= c->magnitude[c->last])
+    return c->last;
+  /* The last code whose magnitude is not above. */
+  for (uint32_t step = c->room / 2; step > 0; step /= 2)
+    low += c->magnitude[low + step] <= magnitude ? step : 0;
   below = magnitude - c->magnitude[low];
-  above = c->magnitude[high] - magnitude;
+  above = c->magnitude[low + 1] - magnitude;
   if (below == above)
-    return low % 2 == 0 ? low : high;
-  return below < above ? low : high;
+    return low + low % 2;
+  return below < above ? low : low + 1;
 }
 
 static uint32_t encode(double x, const struct codes *c)
@@ -250,7 +261,7 @@ static unsigned check_block(struct check *c, const struct work *w, size_t r, siz
     unsigned code = scale ? encode(single(w->row[k] / unit), &to_e2m1) : 0;
 
     w->want[k / 2] = (unsigned char)(k % 2 ? w->want[k / 2] | code << 4 : code);
-    add_product(c, r, k, oct_reference_decode_e2m1((uint8_t)code) * unit);
+    add_product(c, r, k, decode(code, &e2m1) * unit);
   }
   return scale;
 }

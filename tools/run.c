@@ -81,6 +81,14 @@ static bool close_loader(struct run *r, struct fault *why)
 
 /* ---- The steps ---- */
 
+/* Each step's failure is kept, if it is the first; those after it are taken all the same. Being
+   interrupted is no failure. */
+static void keep(struct run *r, bool ok, const struct fault *why)
+{
+  if (!ok && !(oct_interrupted() && strcmp(why->text, "interrupted") == 0))
+    oct_run_fail(r, why);
+}
+
 static bool serve(struct run *r, struct fault *why)
 {
   struct generation *first = oct_generation_make(r, why);
@@ -95,8 +103,7 @@ static bool serve(struct run *r, struct fault *why)
   if (!servers)
     return false;
   ok = oct_swap(r, why);
-  if (!ok)
-    oct_run_fail(r, why);
+  keep(r, ok, why);
   ok = oct_serve_end(r, servers, ok ? why : &(struct fault){""}) && ok;
   r->totals.serving_ns = oct_now_ns() - start;
   return ok;
@@ -128,13 +135,6 @@ static bool account(struct run *r, uint64_t used_before, uint64_t frees_before, 
   r->totals.device_frees = oc_host_calls(r->device.backend, "free") - frees_before;
   r->totals.bytes_leaked = (int64_t)(used + stats.managed_used - used_before);
   return true;
-}
-
-/* Each step's failure is kept, if it is the first; those after it are taken all the same. */
-static void keep(struct run *r, bool ok, const struct fault *why)
-{
-  if (!ok && !(oct_interrupted() && strcmp(why->text, "interrupted") == 0))
-    oct_run_fail(r, why);
 }
 
 static void with_device(struct run *r)

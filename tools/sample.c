@@ -207,7 +207,7 @@ static uint32_t value(const struct dtype *t, enum filling filling, uint64_t row,
   default:
     /* One in eight, and the whole of the last row, is special; the first row has none. */
     r = next_random(state);
-    return row > 0 && (r % 8 == 0 || row == 5) ? special(t, filling, r >> 3) : encode(t, weight(state));
+    return row > 0 && (r % 8 == 0 || row == 5) ? special(t, filling, r >> 3 | r << 61) : encode(t, weight(state));
   }
 }
 

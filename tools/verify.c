@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include "tools/command.h"
+#include "tools/known.h"
 #include "tools/run.h"
 
 #include <inttypes.h>
@@ -85,11 +86,12 @@ static bool want_products(struct run *r, const struct job *j, struct check *c)
   return c->y && c->size;
 }
 
-static bool verify_job(struct run *r, struct generation *g, struct bench *b, const struct job *j, struct fault *why)
+static bool verify_job(struct run *r, struct generation *g, struct bench *b, struct job *j, struct fault *why)
 {
   const struct placed *p = &r->checkpoint.placed[j->matrix->placed];
   struct check c = {.derivation = j->derivation, .source = b->source, .kind = p->tensor->type->source,
                     .rows = j->matrix->rows, .columns = j->matrix->columns, .got = {b->part[0], b->part[1]}};
+  size_t source_bytes = (size_t)p->tensor->bytes;
   uint64_t value[2];
   oc_status st = oct_find(g, j, r->streams[0], value, NULL);
   char words[160];
@@ -101,8 +103,12 @@ static bool verify_job(struct run *r, struct generation *g, struct bench *b, con
     return oct_liboc_fault(why, st, "looking %s up to verify it", oct_derivation_name(j->derivation));
   if (!copy_parts(r, value, b, j, why))
     return false;
-  if (!want_products(r, j, &c) || !oct_reference_check(&c))
-    return oct_fault(why, "no memory to verify in");
+  if (!oct_is_known(j, b->source, source_bytes, b->part)) {
+    if (!want_products(r, j, &c) || !oct_reference_check(&c))
+      return oct_fault(why, "no memory to verify in");
+    if (c.wrong == 0)
+      oct_keep_known(&r->checkpoint, j, b->source, source_bytes, b->part);
+  }
   if (c.wrong == 0) {
     __atomic_fetch_add(&r->totals.derived_verified, 1, __ATOMIC_RELAXED);
     return true;
@@ -117,12 +123,12 @@ static bool verify_job(struct run *r, struct generation *g, struct bench *b, con
 static bool verify_with_jobs(struct run *r, struct generation *g, struct bench *b, size_t i, size_t *next,
                              struct fault *why)
 {
-  const struct checkpoint *c = &r->checkpoint;
+  struct checkpoint *c = &r->checkpoint;
 
   if (!verify_tensor(r, g, b, i, why))
     return false;
   for (; *next < c->job_count && c->jobs[*next].matrix->placed == i; ++*next) {
-    const struct job *j = &c->jobs[*next];
+    struct job *j = &c->jobs[*next];
 
     if (oct_run_should_stop(r))
       return oct_fault(why, "interrupted");

@@ -1,0 +1,283 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# octool from outside: each command's figures, errors and exit status; that verification and the device's count of
+# stale launches bite when a fault is put in; that Ctrl-C ends with a clean teardown. Closes on Check's line of counts.
+set -u
+
+: "${top_builddir:?}"   # from make check
+octool=$top_builddir/tools/octool
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+checks=0
+failures=0
+
+ok() {
+  checks=$((checks + 1))
+}
+
+fail() {
+  checks=$((checks + 1))
+  failures=$((failures + 1))
+  echo "FAIL: $*"
+  sed 's/^/  stdout: /' out
+  sed 's/^/  stderr: /' err
+}
+
+# run STATUS ARGUMENT...: octool, its outputs in out and err.
+run() {
+  local want=$1 got
+  shift
+  timeout 300 "$octool" "$@" >out 2>err </dev/null
+  got=$?
+  if [ "$got" -eq "$want" ]; then ok; else fail "octool $*: exit status $got, not $want"; fi
+}
+
+# says WORDS: standard error has them.
+says() {
+  if grep -qF -- "$1" err; then ok; else fail "standard error lacks: $1"; fi
+}
+
+silent() {
+  if [ ! -s err ]; then ok; else fail "standard error is not empty"; fi
+}
+
+# json FILE EXPRESSION: holds of the document d.
+json() {
+  if python3 -c '
+import json, sys
+d = json.load(open(sys.argv[1]))
+if not eval(sys.argv[2]):
+    print({k: v for k, v in d.items() if k != "teardown_report"})
+    sys.exit(1)' "$1" "$2" >py 2>&1; then ok; else fail "$2: $(cat py)"; fi
+}
+
+# ---- help and usage ----
+
+run 0 --help
+run 0 --version
+for command in sample inspect run; do
+  run 0 "$command" --help
+  silent
+  if grep -q "^usage: octool $command" out; then ok; else fail "no usage of $command"; fi
+done
+run 2
+says "a command is missing"
+run 2 frobnicate
+says "'frobnicate' is no command"
+run 2 run
+says "no file is given"
+run 2 run --frob
+says "'--frob' is no option here"
+run 2 run --json
+says "option '--json' needs an argument"
+for bad in "--threads 0" "--threads x" "--swap -1" "--seconds inf" "--seconds -1" "--derive bf16,fp9" "--derive ," \
+  "--inject frost"; do
+  # shellcheck disable=SC2086
+  run 2 run $bad f
+  says "${bad% *}: '${bad#* }'"
+done
+run 2 run --inject no-grace --swap 0 f
+says "needs a teardown meanwhile"
+run 2 sample
+says "one output file is expected, 0 are given"
+run 2 sample --params 0 x
+says "--params: '0' is not a number from 1"
+run 2 inspect
+says "no file is given"
+run 2 inspect --shapes a b
+says "--shapes takes the place of files"
+
+# ---- sample ----
+
+run 0 sample one.safetensors --params 30000 --layers 2
+silent
+run 0 sample two.safetensors --params 30000 --layers 2
+if cmp -s one.safetensors two.safetensors; then ok; else fail "two samples differ"; fi
+run 0 sample large.safetensors --params 60000 --layers 3
+if python3 - one.safetensors >py 2>&1 <<'EOF'; then ok; else fail "the sample lacks something: $(cat py)"; fi
+import json, math, struct, sys
+f = open(sys.argv[1], "rb").read()
+n = struct.unpack("<Q", f[:8])[0]
+assert n % 8 == 0
+header = json.loads(f[8:8 + n])
+header.pop("__metadata__")
+data = f[8 + n:]
+def values(t):
+    raw = data[slice(*t["data_offsets"])]
+    if t["dtype"] == "BF16":
+        return [struct.unpack("<f", b"\0\0" + raw[i:i + 2])[0] for i in range(0, len(raw), 2)]
+    return [v[0] for v in struct.iter_unpack("<f" if t["dtype"] == "F32" else "<e", raw)]
+smallest = {"F32": 2.0 ** -126, "BF16": 2.0 ** -126, "F16": 2.0 ** -14}
+for dtype in smallest:
+    those = [t for t in header.values() if t["dtype"] == dtype and len(t["shape"]) == 2]
+    assert any(t["shape"][1] % 2 for t in those), "odd widths"
+    assert sum(len(values(t)) for t in those) > 1000, "weights"
+    all_values = [v for t in those for v in values(t)]
+    assert any(math.isnan(v) for v in all_values), "NaN"
+    assert any(v == math.inf for v in all_values) and any(v == -math.inf for v in all_values), "infinities"
+    assert any(0 < abs(v) < smallest[dtype] for v in all_values), "denormals"
+    rows = [values(t)[i:i + t["shape"][1]] for t in those for i in range(0, len(values(t)), t["shape"][1] or 1)]
+    assert any(not any(row) for row in rows), "zero rows"
+assert sum(math.prod(t["shape"]) for t in header.values()) in range(28000, 34000)
+EOF
+run 1 sample no/such/folder
+says "no/such/folder: cannot be written: No such file or directory"
+if [ -w /dev/full ]; then
+  run 1 sample /dev/full
+  says "/dev/full: cannot be written: No space left on device"
+fi
+
+# ---- inspect ----
+
+run 0 inspect one.safetensors
+silent
+run 0 inspect --list one.safetensors large.safetensors
+if [ "$(grep -c 'model.embed_tokens.weight' out)" -eq 2 ]; then ok; else fail "--list lacks tensors"; fi
+run 0 inspect --json - one.safetensors
+json out 'd["tensors"] > 30 and d["reserved"]["live_blocks"] == d["on_demand"]["live_blocks"] == d["tensors"] - 1'
+json out 'd["reserved"]["arenas"] == d["reserved"]["driver_allocs"] == 1'
+run 1 inspect no-such-file
+says "octool inspect: no-such-file: cannot be opened: No such file or directory"
+run 1 inspect --shapes .
+says "octool inspect: .: line 1: cannot be read: Is a directory"
+run 1 inspect --json no/such/folder one.safetensors
+says "no/such/folder: cannot be written"
+
+# The shape of a mixture of experts whose small tensors lose most to chunks; DESIGN: 1.26, 1.005 and 1.03.
+awk 'BEGIN {
+  print "embed\tBF16\t151936x2560\t777912320"; print "norm\tBF16\t2560\t5120"; print "head\tBF16\t151936x2560\t777912320"
+  for (i = 0; i < 295248 / 4; i++) {
+    print "t" i "\tI16\t160x40x64\t819200"; print "u" i "\tF16\t2560\t5120"
+    print "v" i "\tF16\t640\t1280"; print "m" i "\tI32\t1\t4"
+  }
+}' >moe.tsv
+run 0 inspect --shapes moe.tsv --json moe.json
+silent
+json moe.json 'd["tensors"] == 295251 and 1.25 < d["chunk_rule"]["ratio"] < 1.28'
+json moe.json 'd["reserved"]["ratio"] <= 1.005 and d["on_demand"]["ratio"] <= 1.03'
+json moe.json 'd["reserved"]["live_blocks"] == 295251 and d["bytes"] <= d["reserved"]["live_bytes"] <= d["reserved"]["arena_bytes"]'
+if head -n 50 moe.tsv | timeout 60 "$octool" inspect --shapes - >out 2>err; then ok; else fail "--shapes -"; fi
+
+# ---- run ----
+
+keys='["tensors", "bytes_loaded", "derived_built", "derived_verified", "verify_failures", "products_checked",
+  "product_failures", "passes", "lookups", "lookups_per_second", "lookup_ns_p50", "lookup_ns_p99", "lookup_ns_p999", "swaps",
+  "stale_launches", "blocks_swept", "bytes_leaked", "arena_bytes", "live_bytes_peak", "driver_allocs", "driver_frees",
+  "teardown_status"]'
+clean='(d["verify_failures"] == d["product_failures"] == d["stale_launches"] == d["blocks_swept"] == d["bytes_leaked"] == 0 and
+  d["driver_allocs"] == d["driver_frees"] > 0 and d["teardown_status"] == "OC_OK")'
+
+# Every derivation of every generation is verified, every product of every generation compared.
+run 0 run --threads 3 --swap 4 --seconds 0.5 --json run.json one.safetensors
+silent
+json run.json "set($keys) <= set(d)"
+json run.json "$clean"
+json run.json 'd["derived_built"] == d["derived_verified"] and d["derived_built"] % (5 * 4) == 0'
+json run.json 'd["products_checked"] >= d["derived_built"] and d["passes"] >= 5 and d["swaps"] == 4'
+json run.json 'd["lookups"] >= d["passes"] * 3 and 0 < d["lookup_ns_p50"] <= d["lookup_ns_p99"] <= d["lookup_ns_p999"]'
+json run.json 'd["bytes_loaded"] <= d["live_bytes_peak"] <= d["arena_bytes"] and d["seconds"] >= 0.5'
+if grep -q '^teardown of ' out; then ok; else fail "no teardown report"; fi
+
+run 0 run --seconds 0 --swap 0 --json - one.safetensors two.safetensors
+json out 'd["tensors"] % 2 == 0 and d["swaps"] == 0'
+json out "$clean"
+# A derivation of a derivation brings what it needs.
+run 0 run --seconds 0 --derive nvfp4-from-fp8 --threads 1 --json d.json one.safetensors
+json d.json 'd["derived_built"] % (2 * 2) == 0 and d["products_checked"] >= d["derived_built"] // 2'
+json d.json "$clean"
+run 0 run --seconds 0 --derive bf16,nvfp4-t --swap 0 --json d.json one.safetensors
+json d.json "$clean"
+# Nothing to derive, nothing at all.
+printf '\102\0\0\0\0\0\0\0{"v":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}            12345678' >vector.safetensors
+run 0 run --seconds 0 --json d.json vector.safetensors
+json d.json 'd["tensors"] == 1 and d["derived_built"] == d["passes"] == 0 and d["swaps"] == 1'
+printf '\2\0\0\0\0\0\0\0{}' >nothing.safetensors
+run 0 run --seconds 0 nothing.safetensors
+run 1 run --inject bitflip nothing.safetensors
+says "there is nothing to derive from"
+
+# ---- run, in the face of damage ----
+
+run 1 run no-such-file
+says "octool run: no-such-file: cannot be opened: No such file or directory"
+head -c 20000 one.safetensors >cut.safetensors
+run 1 run one.safetensors cut.safetensors
+says "octool run: cut.safetensors: tensor '"
+says "(truncated?)"
+run 1 run --json no/such/folder one.safetensors
+says "no/such/folder: cannot be written"
+run 1 run --backend cuda one.safetensors
+run 1 run --backend frob one.safetensors
+says "--backend: 'frob' is none"
+if [ -w /dev/full ]; then
+  run 1 run --seconds 0 --swap 0 --json /dev/full one.safetensors
+  says "/dev/full: cannot be written: No space left on device"
+fi
+
+# ---- faults put in ----
+
+run 1 run --seconds 0 --inject bitflip --json d.json one.safetensors
+says "1 verifications failed"
+says "wrong bytes; the first, byte 0 of the data"
+json d.json 'd["verify_failures"] == 1 and d["derived_verified"] == d["derived_built"] - 1'
+run 1 run --seconds 0 --inject no-grace --swap 2 --json d.json one.safetensors
+says "launches were of an unloaded function"
+json d.json 'd["stale_launches"] == 1 and d["swaps"] == 2 and d["verify_failures"] == d["bytes_leaked"] == 0'
+run 1 run --seconds 0 --inject no-grace --threads 1 --json d.json one.safetensors
+json d.json 'd["stale_launches"] == 1'
+run 1 run --seconds 0 --inject orphan --json d.json one.safetensors
+says "blocks belonged to nobody at teardown"
+json d.json 'd["blocks_swept"] == 1 and d["bytes_leaked"] == 0'
+# A miss is filled in by the server that met it, and what it built is verified too.
+run 0 run --seconds 0.3 --inject miss --threads 4 --json d.json one.safetensors
+json d.json 'd["misses"] >= 4 and d["derived_built"] == d["derived_verified"]'
+json d.json "$clean"
+
+# ---- Ctrl-C ----
+
+interrupted() {
+  local signal=$1 status=$2 got
+  rm -f i.json
+  # As from a terminal: a background job of a script would start with the signal ignored.
+  python3 - "$octool" "$signal" >out 2>err <<'EOF'
+import os, signal, subprocess, sys, time
+p = subprocess.Popen([sys.argv[1], "run", "--seconds", "100", "--swap", "100", "--json", "i.json", "one.safetensors"])
+time.sleep(float(os.environ.get("DELAY", "1.5")))
+p.send_signal(getattr(signal, sys.argv[2]))
+sys.exit(p.wait(60))
+EOF
+  got=$?
+  if [ "$got" -eq "$status" ]; then ok; else fail "$signal: exit status $got, not $status"; fi
+  says "octool run: interrupted"
+  json i.json "d['interrupted'] and d['failure'] is None"
+  json i.json 'd["stale_launches"] == d["blocks_swept"] == d["bytes_leaked"] == 0 and d["teardown_status"] == "OC_OK"'
+}
+interrupted SIGINT 130
+interrupted SIGTERM 143
+
+# ---- a terminal ----
+
+python3 - "$octool" >out 2>err <<'EOF'
+import os, pty, subprocess, sys
+main, side = pty.openpty()
+p = subprocess.Popen([sys.argv[1], "run", "--seconds", "0.2", "one.safetensors"], stderr=side, stdout=subprocess.DEVNULL)
+os.close(side)
+seen = b""
+while True:
+    try:
+        part = os.read(main, 4096)
+    except OSError:
+        break
+    if not part:
+        break
+    seen += part
+for word in (b"loading", b"deriving", b"verifying", b"serving", b"[", b"%"):
+    assert word in seen, (word, seen)
+assert p.wait() == 0
+EOF
+# shellcheck disable=SC2181
+if [ $? -eq 0 ]; then ok; else fail "no progress bar on a terminal"; fi
+
+echo "$((checks > 0 ? 100 * (checks - failures) / checks : 0))%: Checks: $checks, Failures: $failures, Errors: 0"
+[ "$failures" -eq 0 ]
