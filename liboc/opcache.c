@@ -140,20 +140,24 @@ oc_status oc_opcache_kernel(oc_opcache *c, const char *module, const char *func,
   return OC_OK;
 }
 
+/* The handle under these names, if the key's init has run on it. */
+static bool by_names(const struct oc_opcache *c, const struct lookup *k, const oc_kernel_key *key, oc_kernel *out) {
+  const struct kernel *r = (const struct kernel *)oci_names_get(&c->kernel_names, k);
+  oc_kernel handle = r ? __atomic_load_n(&r->handle, __ATOMIC_ACQUIRE) : NULL;
+  if (!handle || (key->init && __atomic_load_n(&r->init, __ATOMIC_ACQUIRE) != key->init)) return false;
+  *out = handle;
+  return true;
+}
+
 /* By a key whose id this model does not know, or that has none. */
 static __attribute__((noinline)) oc_status kernel_by_text(oc_opcache *c, oc_kernel_key *key, oc_kernel *out) {
   static const char call[] = "oc_opcache_kernel_k";
   if (!c || !key || !out || !key->module || !key->func) return oci_error(OC_E_INVALID, "%s: a NULL argument", call);
   if (!oci_model_live(oci_model_of_opcache(c))) return oci_model_refuses(oci_model_of_opcache(c), call);
   struct lookup k = oci_lookup(key->module, key->func);
-  if (oci_kernel_key_id(key) == KEY_BY_TEXT) {
-    struct kernel *r = (struct kernel *)oci_names_get(&c->kernel_names, &k);
-    oc_kernel handle = r ? __atomic_load_n(&r->handle, __ATOMIC_ACQUIRE) : NULL;
-    if (handle && (!key->init || __atomic_load_n(&r->init, __ATOMIC_ACQUIRE) == key->init)) {
-      *out = handle;
-      return OC_OK;
-    }
-  }
+  bool by_text = oci_kernel_key_id(key) == KEY_BY_TEXT;
+  /* Inside a capture too, where it would be no hit otherwise: memoized under these names, new to this key. */
+  if ((by_text || oci_in_capture()) && by_names(c, &k, key, out)) return OC_OK;
   return counted_miss(c, &k, key, out, call);
 }
 
