@@ -4,7 +4,7 @@
 #include "allocator/block.h"
 
 #define FIRST_RECORDS 1024u
-#define MANY_RECORDS 16384u
+#define MANY_RECORDS 32768u       /* 1 MiB: from there on oci_alloc maps, and what is not yet written costs nothing */
 #define MOST_RECORDS (1u << 31)   /* the top bit of an index is the page tables' */
 
 void oci_slab_init(struct slab *s, struct meta *meta) {
@@ -16,18 +16,24 @@ void oci_slab_fini(struct slab *s) {
   oci_slab_init(s, s->meta);
 }
 
-/* Doubles while it is small; then by a quarter, so that no more than a fifth is ever spare. */
+/* Few moves, for the pool's lock is held meanwhile: in large steps where what is spare is only addresses. */
 static uint32_t larger(uint32_t capacity) {
   if (!capacity) return FIRST_RECORDS;
-  return capacity + (capacity < MANY_RECORDS ? capacity : capacity / 4);
+  return capacity * (capacity < MANY_RECORDS ? 2 : 4);
+}
+
+size_t oci_slab_spare(const struct slab *s) {
+  return s->capacity < MANY_RECORDS ? 0 : (s->capacity - s->fresh) * sizeof *s->at;
 }
 
 bool oci_slab_extend(struct slab *s, uint32_t n) {
   while (!slab_has(s, n)) {
     uint32_t capacity = larger(s->capacity);
-    if (capacity > MOST_RECORDS) return false;
-    void *grown = meta_grow(s->meta, s->at, s->capacity * sizeof *s->at, capacity * sizeof *s->at);
+    if (s->capacity > MOST_RECORDS / 4) return false;
+    struct block *grown = meta_alloc(s->meta, capacity * sizeof *grown);
     if (!grown) return false;
+    if (s->at) memcpy(grown, s->at, s->fresh * sizeof *grown);
+    meta_free(s->meta, s->at, s->capacity * sizeof *s->at);
     s->at = grown;
     s->capacity = capacity;
   }

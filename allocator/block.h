@@ -57,6 +57,9 @@ void oci_slab_fini(struct slab *s);
 /* Makes sure that the next n slab_take work; false without host memory. */
 bool oci_slab_extend(struct slab *s, uint32_t n);
 
+/* Bytes of the array that were never written, and so are addresses without memory. */
+size_t oci_slab_spare(const struct slab *s);
+
 static inline struct block *slab_at(const struct slab *s, uint32_t index) {
   return &s->at[index];
 }

@@ -454,7 +454,7 @@ void oci_pool_stats_locked(struct pool *p, struct pool_stats *out) {
     .largest_free = units_bytes(oci_bins_largest(&p->sub.bins, &p->sub.slab)),
     .driver_allocs = p->driver_allocs, .driver_alloc_failures = p->driver_alloc_failures,
     .driver_frees = p->driver_frees,
-    .host_metadata_bytes = sizeof *p + meta_bytes(&p->meta),
+    .host_metadata_bytes = sizeof *p + meta_bytes(&p->meta) - oci_slab_spare(&p->sub.slab),
   };
 }
 
