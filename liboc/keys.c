@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Interned keys: small process-wide ids for kernel names and tags, given at a key's first use. Same content (for a
- * kernel: module, function, init and its argument), same id. Past the last id a key takes the string path.
+ * kernel: module, function and init), same id. Past the last id a key takes the string path.
  */
 #include "config.h"
 
@@ -13,7 +13,6 @@ struct interned {
   struct name name;
   struct variant {
     oc_status (*init)(oc_backend *b, oc_kernel k, void *arg);
-    void *arg;
     uint32_t id;
     struct variant *next;
   } first;
@@ -46,7 +45,7 @@ static uint32_t no_record(uint32_t ids) {
 
 static struct variant *find_variant(struct interned *r, const oc_kernel_key *key) {
   for (struct variant *v = &r->first; v; v = v->next)
-    if (v->id && v->init == key->init && (!key->init || v->arg == key->arg)) return v;
+    if (v->id && v->init == key->init) return v;
   return NULL;
 }
 
@@ -54,7 +53,6 @@ static struct variant *add_variant(struct interned *r, const oc_kernel_key *key)
   struct variant *v = r->first.id ? oci_alloc(NULL, sizeof *v) : &r->first;
   if (!v) return NULL;
   v->init = key->init;
-  v->arg = key->init ? key->arg : NULL;
   v->id = new_id(&kernel_ids);
   if (v != &r->first) {
     v->next = r->first.next;

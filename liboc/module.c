@@ -20,14 +20,21 @@ static void module_free(struct oc_model *m, struct module *mod) {
   oci_free(m->heap, mod, sizeof *mod);
 }
 
+/* The record under a name, once nobody loads it; NULL: none. It goes when its loading fails, so it is found anew
+   after each wait. False: this thread is loading it. */
+static bool find_settled(struct oc_model *m, const char *name, struct module **out) {
+  while ((*out = find(m, name)) && (*out)->turn) {
+    if ((*out)->turn == oci_thread_id()) return false;
+    pthread_cond_wait(&m->module_loaded, &m->lock);
+  }
+  return true;
+}
+
 /* A record under a free name, its turn taken. */
 static oc_status reserve_name(struct oc_model *m, const char *name, struct module **out, const char *call) {
-  struct module *mod = find(m, name);
-  while (mod && mod->turn) {
-    if (!oci_turn_wait(&mod->turn, &m->module_loaded, &m->lock))
-      return oci_error(OC_E_REENTRANT, "%s: module %s is being loaded by this thread", call, name);
-    mod = find(m, name);   /* its loading may have failed, and the record gone */
-  }
+  struct module *mod;
+  if (!find_settled(m, name, &mod))
+    return oci_error(OC_E_REENTRANT, "%s: module %s is being loaded by this thread", call, name);
   if (mod) return oci_error(OC_EXISTS, "%s: module %s is already there; the first stays", call, name);
   mod = oci_alloc(m->heap, sizeof *mod);
   if (mod) mod->name = oci_strdup(m->heap, name);
@@ -100,8 +107,8 @@ oc_status oc_model_adopt_module(oc_model *m, const char *name, oc_module borrowe
 /* The handle under a name: NULL if there is none. Waits for one that is being loaded. */
 static oc_module handle_of(struct oc_model *m, const char *name) {
   pthread_mutex_lock(&m->lock);
-  struct module *mod = find(m, name);
-  while (mod && mod->turn && oci_turn_wait(&mod->turn, &m->module_loaded, &m->lock)) mod = find(m, name);
+  struct module *mod;
+  (void)find_settled(m, name, &mod);   /* one that this thread loads has no handle yet */
   oc_module handle = mod ? mod->handle : NULL;
   pthread_mutex_unlock(&m->lock);
   return handle;
@@ -126,6 +133,8 @@ oc_status oci_module_kernel(struct oc_model *m, const char *module, const char *
       return oci_error(OC_E_UNSUPPORTED, "kernel %s::%s: backend %s cannot look kernels up", module, func, m->backend->name);
     return oci_error(OC_E_NOT_FOUND, "kernel %s::%s: model %s has no module %s", module, func, m->name, module);
   }
+  /* an adopted module, where the table looks kernels up by name only */
+  if (!m->backend->ops.module_function && m->backend->ops.kernel) handle = NULL;
   return oci_dev_kernel(m->backend, handle, module, func, out);
 }
 
