@@ -70,9 +70,18 @@ static oc_status ask(struct oc_derived *d, struct batch *b) {
 static struct batch *open_batch(struct oc_derived *d, oc_stream s) {
   LINK_EACH(l, &d->batches) {
     struct batch *b = CONTAINER(l, struct batch, link);
-    if (b->stream == s && b->commits < BATCH_MAX) return b;
+    if (b->stream == s && b->commits < BATCH_MAX && !b->orphan) return b;
   }
   return NULL;
+}
+
+void oci_batches_forget_stream(struct oc_derived *d, oc_stream s) {
+  pthread_mutex_lock(&d->lock);
+  LINK_EACH(l, &d->batches) {
+    struct batch *b = CONTAINER(l, struct batch, link);
+    if (b->stream == s) b->orphan = true;
+  }
+  pthread_mutex_unlock(&d->lock);
 }
 
 static void will_record(struct batch *b) {
@@ -158,7 +167,7 @@ oc_status oci_batch_record(struct oc_derived *d, oc_stream s, struct batch **out
 /* ---- waiting for it ---- */
 
 static oc_status order_after(struct oc_model *m, struct batch *b, oc_stream s) {
-  if (b->stream == s) return OC_OK;   /* in order behind the build's work anyway */
+  if (b->stream == s && !b->orphan) return OC_OK;   /* in order behind the build's work anyway */
   if (oci_dev_capturing(m->backend, s))
     return oci_error(OC_E_CAPTURING, "get_on: the value is not finished, and stream %p is capturing", (void *)s);
   return oci_dev_event_wait(m->backend, s, b->event);

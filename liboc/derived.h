@@ -90,6 +90,7 @@ struct batch {
   uint64_t version;              /* grows with each "will record" */
   uint64_t id;                   /* by derived.clock */
   bool finished;                 /* off the list: freed with its last pin */
+  bool orphan;                   /* its stream was forgotten: the handle may be another stream's by now */
 };
 
 enum build_state { BUILD_OPEN, BUILD_ENDED, BUILD_ABORTED };
@@ -160,6 +161,8 @@ void oci_batch_leave(struct entry *e);
 /* Makes s wait for the event of e, which a lookup found under kind and key, where it has not passed. OC_MISS: e is not
    there any more. Nothing locked. */
 oc_status oci_batch_order(struct oc_derived *d, oc_kind kind, uint64_t key, const struct entry *e, oc_stream s);
+/* The stream is forgotten: what its batches recorded stands, and nothing is added. Nothing locked. */
+void oci_batches_forget_stream(struct oc_derived *d, oc_stream s);
 /* Waits for every batch that there is now. Nothing locked. */
 oc_status oci_batches_settle(struct oc_derived *d);
 /* Teardown's part: the streams were drained, nobody is in a call. */

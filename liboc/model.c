@@ -41,6 +41,7 @@ static void init_lists(struct oc_model *m) {
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) link_init(lists[i]);
   pthread_mutex_init(&m->lock, NULL);
   pthread_cond_init(&m->module_loaded, NULL);
+  pthread_cond_init(&m->stream_left, NULL);
   oci_tasks_init(&m->tasks);
 }
 
@@ -73,6 +74,7 @@ static void free_parts(struct oc_model *m) {
   oci_strfree(m->heap, m->name);
   pthread_mutex_destroy(&m->lock);
   pthread_cond_destroy(&m->module_loaded);
+  pthread_cond_destroy(&m->stream_left);
   oci_tasks_free(&m->tasks);
 }
 

@@ -57,6 +57,7 @@ struct oc_model {
   pthread_mutex_t lock;      /* all that follows */
   struct link named_streams, idle_streams;   /* struct stream: in use; forgotten, to be used again */
   bool ever_named;           /* some stream was */
+  pthread_cond_t stream_left;  /* a call into the driver on a named stream is over */
   struct link farewells;
   struct link modules;       /* struct module, newest first */
   pthread_cond_t module_loaded;

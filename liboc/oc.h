@@ -301,7 +301,8 @@ OC_API oc_status oc_model_release_hold(oc_model *m, const char *who) OC_MUST_USE
 OC_API oc_status oc_model_use_stream(oc_model *m, oc_stream s) OC_MUST_USE;
 /* Forget one before destroying it, for handles are recycled: an event recorded there is waited for by
    teardown and invalidate, and its scratch goes back after it. A stream never named is OC_OK.
-   Guard: allowed with events in the table, else OC_E_GUARDED (it synchronises). Capture: OC_E_CAPTURING. */
+   On return nobody in here uses it. Guard: allowed with events in the table, unless another thread is just waiting
+   for the stream; else OC_E_GUARDED (it would wait). Capture: OC_E_CAPTURING. */
 OC_API oc_status oc_model_forget_stream(oc_model *m, oc_stream s) OC_MUST_USE;
 
 /* An engine's own resource (graphs, KV cache): released at teardown, newest first. */

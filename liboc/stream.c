@@ -3,6 +3,9 @@
  * The streams that carry a model's work: which they are, and waiting for them.
  *
  * A hit asks the lock-free map whether its stream is named; naming takes the model's lock once a stream.
+ *
+ * The race: one thread waits for the streams while another forgets one and then destroys it. So whoever calls the
+ * driver on a stream that it was not handed says so in the record, and forget waits for it to come back.
  */
 #include "config.h"
 
@@ -13,6 +16,7 @@
 struct stream {
   struct link link;
   oc_stream handle;
+  uint32_t users;       /* threads that call the driver on it, unasked */
 };
 
 struct farewell {
@@ -112,18 +116,40 @@ static void drop_passed(struct oc_model *m) {
   }
 }
 
+/* With the lock held; NULL: not named (any more). */
+static struct stream *find(struct oc_model *m, oc_stream s) {
+  struct map_hit hit;
+  return oci_map_get(&m->streams, oci_stream_key(s), &hit) ? oci_map_entry(hit.entry) : NULL;
+}
+
+/* Nobody uses it from here on: its farewell stands for it. */
 static void unname(struct oc_model *m, oc_stream s, struct farewell *f) {
   pthread_mutex_lock(&m->lock);
   uint64_t entry = oci_map_drop(&m->streams, oci_stream_key(s));
-  if (entry) link_move_tail(&m->idle_streams, &((struct stream *)oci_map_entry(entry))->link);
+  struct stream *r = entry ? oci_map_entry(entry) : NULL;
   if (f) link_add_tail(&m->farewells, &f->link);
+  while (r && r->users) pthread_cond_wait(&m->stream_left, &m->lock);
+  if (r) link_move_tail(&m->idle_streams, &r->link);
   pthread_mutex_unlock(&m->lock);
+}
+
+/* Inside a guard forget must not wait, for what may take as long as the stream's work. */
+static bool in_use(struct oc_model *m, oc_stream s) {
+  pthread_mutex_lock(&m->lock);
+  const struct stream *r = find(m, s);
+  bool used = r && r->users;
+  pthread_mutex_unlock(&m->lock);
+  return used;
 }
 
 static oc_status forget(struct oc_model *m, oc_stream s) {
   struct farewell *f = NULL;
+  if (oci_guarded() && in_use(m, s))
+    return oci_error(OC_E_GUARDED, "oc_model_forget_stream: another thread waits for stream %p, and this one is inside a guard",
+                     (void *)s);
   oc_status st = say_farewell(m, s, &f);
   if (st) return st;
+  oci_batches_forget_stream(&m->derived, s);
   oci_scratch_forget_stream(&m->opcache, s);
   unname(m, s, f);
   if (f) drop_passed(m);
@@ -191,10 +217,37 @@ static void snapshot_free(struct snapshot *s) {
   oci_free(NULL, s->list, s->room * sizeof *s->list);
 }
 
+/* False if the stream was forgotten meanwhile: then it has a farewell. */
+static bool use(struct oc_model *m, oc_stream s) {
+  pthread_mutex_lock(&m->lock);
+  struct stream *r = find(m, s);
+  if (r) r->users++;
+  pthread_mutex_unlock(&m->lock);
+  return r != NULL;
+}
+
+static void unuse(struct oc_model *m, oc_stream s) {
+  pthread_mutex_lock(&m->lock);
+  LINK_EACH(l, &m->named_streams) {   /* unname may have taken it off the map, but not off this list */
+    struct stream *r = CONTAINER(l, struct stream, link);
+    if (r->handle != s || !r->users) continue;
+    if (--r->users == 0) pthread_cond_broadcast(&m->stream_left);
+    break;
+  }
+  pthread_mutex_unlock(&m->lock);
+}
+
+static oc_status drain_one(struct oc_model *m, oc_stream s) {
+  if (!use(m, s)) return OC_OK;
+  oc_status st = oci_dev_sync(m->backend, s);
+  unuse(m, s);
+  return st;
+}
+
 static oc_status drain_list(struct oc_model *m, const struct snapshot *s) {
   oc_status first = OC_OK;
   for (size_t i = 0; i < s->n && first != OC_E_DEVICE_LOST; i++) {
-    oc_status st = oci_dev_sync(m->backend, s->list[i]);
+    oc_status st = drain_one(m, s->list[i]);
     if (st && (!first || st == OC_E_DEVICE_LOST)) first = st;
   }
   return first;
@@ -226,7 +279,9 @@ bool oci_streams_capturing(struct oc_model *m, oc_stream *out) {
   if (!m->backend->ops.capturing || snapshot_take(m, &s) != OC_OK) return false;
   bool found = false;
   for (size_t i = 0; i < s.n && !found; i++) {
+    if (!use(m, s.list[i])) continue;
     found = oci_dev_capturing(m->backend, s.list[i]);
+    unuse(m, s.list[i]);
     *out = s.list[i];
   }
   snapshot_free(&s);
