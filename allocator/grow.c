@@ -100,8 +100,9 @@ static void attach_lost(struct pool *p, struct arena *a) {
 static void give_to_driver(struct pool *p, struct arena *a) {
   int status = p->dev.free(p->dev.arg, a->driver_base);
   if (status) {
-    oci_log(OCI_LOG_WARNING, "the driver did not take back an arena of %" PRIu64 " bytes at 0x%" PRIx64 " (status %d); "
-            "it is out of use", a->driver_bytes, a->driver_base, status);
+    oci_log(OCI_LOG_WARNING,
+            "the driver did not take back an arena of %" PRIu64 " bytes at 0x%" PRIx64 " (status %d); it is out of use",
+            a->driver_bytes, a->driver_base, status);
     attach_lost(p, a);
     return;
   }
@@ -115,8 +116,9 @@ static int driver_alloc(struct pool *p, uint64_t bytes, bool managed, uint64_t *
   *base = 0;
   int status = p->dev.alloc(p->dev.arg, bytes, managed, base);
   if (!status && (!*base || bytes > UINT64_MAX - *base))
-    status = oci_error(POOL_E_BACKEND, "the driver answered success and address 0x%" PRIx64 " to an allocation of %" PRIu64
-                       " bytes", *base, bytes);
+    status = oci_error(POOL_E_BACKEND,
+                       "the driver answered success and address 0x%" PRIx64 " to an allocation of %" PRIu64 " bytes",
+                       *base, bytes);
   pool_lock(p);
   if (status) p->driver_alloc_failures++;
   else p->driver_allocs++;
@@ -138,13 +140,19 @@ static void warn_of_external(const struct pool *p, const struct arena *a) {
           ", which was freed without being forgotten", a->driver_base, r->from);
 }
 
+static int carve(struct pool *p, const struct growth *g) {
+  int status = oci_pool_carve(p, g->order, g->out);
+  if (status != POOL_E_HOST_NOMEM) return status;
+  return oci_error(status, "no host memory for the record of a block of %" PRIu64 " bytes", g->order->bytes);
+}
+
 /* Into use, and the order out of it before another thread can take the room. */
 static int put_to_use(struct pool *p, struct arena *a, const struct growth *g) {
   int status = POOL_OK;
   pool_lock(p);
   oci_arena_attach(&p->sub, a);
   count_arena(p, a, true);
-  if (g->out) status = oci_pool_carve(p, g->order, g->out);
+  if (g->out) status = carve(p, g);
   warn_of_external(p, a);
   pool_unlock(p);
   return status;
@@ -154,7 +162,8 @@ static int put_to_use(struct pool *p, struct arena *a, const struct growth *g) {
 static int add_arena(struct pool *p, const struct growth *g, uint64_t bytes, bool managed) {
   uint64_t base;
   struct arena *a = prepare(p, bytes);
-  if (!a) return oci_error(POOL_E_HOST_NOMEM, "no host memory for the records of an arena of %" PRIu64 " bytes", bytes);
+  if (!a)
+    return oci_error(POOL_E_HOST_NOMEM, "no host memory for the records of an arena of %" PRIu64 " bytes", bytes);
   int status = driver_alloc(p, bytes, managed, &base);
   if (status) {
     discard(p, a);
@@ -198,7 +207,7 @@ static void make_room(struct pool *p) {
 static int carve_again(struct pool *p, const struct growth *g) {
   if (!g->out) return POOL_MISS;
   pool_lock(p);
-  int status = oci_pool_carve(p, g->order, g->out);
+  int status = carve(p, g);
   pool_unlock(p);
   return status;
 }
@@ -236,10 +245,11 @@ static int word_out_of_memory(const struct pool *p, const struct growth *g, cons
   const char *device = *p->device_words ? p->device_words : "not asked, the pool had fallen back";
   uint64_t bytes = g->out ? g->order->bytes : units_bytes(g->order->units);
   if (!managed_words)
-    return oci_error(POOL_E_DEVICE_NOMEM, "no memory for a block of %" PRIu64 " bytes; device: %s; managed memory is %s", bytes,
-                     device, p->no_managed ? "forbidden for this model" : "not there on this device");
-  return oci_error(POOL_E_DEVICE_NOMEM, "no memory for a block of %" PRIu64 " bytes; device: %s; managed: %s", bytes, device,
-                   managed_words);
+    return oci_error(POOL_E_DEVICE_NOMEM,
+                     "no memory for a block of %" PRIu64 " bytes; device: %s; managed memory is %s", bytes, device,
+                     p->no_managed ? "forbidden for this model" : "not there on this device");
+  return oci_error(POOL_E_DEVICE_NOMEM, "no memory for a block of %" PRIu64 " bytes; device: %s; managed: %s", bytes,
+                   device, managed_words);
 }
 
 /* What an attempt at managed memory means for the latch and the caller. */

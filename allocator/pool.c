@@ -65,8 +65,8 @@ static int free_arena(struct pool *p, const struct arena *a, int before) {
 }
 
 /* status POOL_E_DEVICE_LOST: the driver is not called. */
-static void release_arenas(struct pool *p, int status, void (*each)(void *arg, const struct pool_arena_info *a, int status),
-                           void *arg) {
+static void release_arenas(struct pool *p, int status,
+                           void (*each)(void *arg, const struct pool_arena_info *a, int status), void *arg) {
   struct pending *queues;
   pthread_mutex_lock(&p->growing);
   pool_lock(p);
@@ -104,7 +104,9 @@ void oci_pool_destroy(struct pool *p) {
 
 /* ---- allocation ---- */
 
-static int released(void) { return oci_error(POOL_E_RELEASED, "the pool takes no more requests: its model is being torn down, or was"); }
+static int released(void) {
+  return oci_error(POOL_E_RELEASED, "the pool takes no more requests: its model is being torn down, or was");
+}
 
 static __attribute__((noinline)) int refuse(const struct pool_request *r) {
   uint64_t align = r->align;
@@ -112,8 +114,9 @@ static __attribute__((noinline)) int refuse(const struct pool_request *r) {
   if (align & (align - 1)) return oci_error(POOL_E_INVALID, "an alignment of %" PRIu64 ", not a power of two", align);
   if (r->bytes > SIZE_MAX - UNIT_BYTES || align > SIZE_MAX - r->bytes - UNIT_BYTES)
     return oci_error(POOL_E_INVALID, "a block of %zu bytes aligned to %" PRIu64 " overflows", r->bytes, align);
-  return oci_error(POOL_E_DEVICE_NOMEM, "a block of %zu bytes aligned to %" PRIu64 " is larger than an arena can be (%" PRIu64
-                   " bytes)", r->bytes, align, (uint64_t)ARENA_MOST);
+  return oci_error(POOL_E_DEVICE_NOMEM,
+                   "a block of %zu bytes aligned to %" PRIu64 " is larger than an arena can be (%" PRIu64 " bytes)",
+                   r->bytes, align, (uint64_t)ARENA_MOST);
 }
 
 static inline bool acceptable(const struct pool_request *r) {
@@ -182,7 +185,7 @@ static __attribute__((noinline)) int alloc_growing(struct pool *p, const struct 
   pthread_mutex_lock(&p->growing);
   /* Another thread may have grown the pool while this one waited. */
   int status = try_order(p, r, &o, out);
-  if (status == POOL_MISS) status = word_alloc(oci_pool_grow(p, &o, out), r);
+  if (status == POOL_MISS) status = oci_pool_grow(p, &o, out);   /* words its failures, with the driver's */
   pthread_mutex_unlock(&p->growing);
   return status;
 }
@@ -241,8 +244,8 @@ int oci_pool_word(const struct verdict *v, uint64_t ptr) {
   if (v->status >= 0) return v->status;
   if (v->status == POOL_E_RELEASED) return oci_error(v->status, "0x%" PRIx64 ": the pool's arenas have gone back", ptr);
   if (v->status == POOL_E_INTERIOR)
-    return oci_error(v->status, "0x%" PRIx64 " is inside a live %s of %" PRIu64 " bytes that starts at 0x%" PRIx64, ptr,
-                     class_name(v->class), v->bytes, v->start);
+    return oci_error(v->status, "0x%" PRIx64 " is inside a live %s of %" PRIu64 " bytes that starts at 0x%" PRIx64,
+                     ptr, class_name(v->class), v->bytes, v->start);
   if (!v->index) return oci_error(v->status, "0x%" PRIx64 " is in no arena of this pool", ptr);
   if (v->state == BLOCK_FREE)
     return oci_error(v->status, "0x%" PRIx64 " is in free memory of this pool: freed before, or never a block", ptr);
@@ -403,7 +406,8 @@ int oci_pool_note_external(struct pool *p, uint64_t ptr, size_t bytes, const cha
   if (status == POOL_E_INVALID)
     return oci_error(status, "external memory at 0x%" PRIx64 " of %zu bytes overlaps an arena of this pool", ptr, bytes);
   if (status == POOL_EXISTS)
-    return oci_error(status, "external memory at 0x%" PRIx64 " of %zu bytes overlaps some that was noted before", ptr, bytes);
+    return oci_error(status, "external memory at 0x%" PRIx64 " of %zu bytes overlaps some that was noted before", ptr,
+                     bytes);
   if (status) return oci_error(status, "no host memory to note external memory");
   return POOL_OK;
 }
