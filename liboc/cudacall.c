@@ -75,7 +75,7 @@ static oc_status word(const struct cuda_scope *s, cu_result r, const char *call)
 static oc_status may_call(const struct cuda *c) {
   if (c->backend && __atomic_load_n(&c->backend->forked, __ATOMIC_RELAXED))
     return oci_error(OC_E_FORKED, "the CUDA device was opened by a parent process");
-  if (oci_cuda_shut_down(c->process)) return oci_error(OC_E_DEVICE_LOST, "not called: the CUDA driver is shut down");
+  if (oci_cuda_shut_down(c->process)) return oci_error(OC_E_DEVICE_LOST, "not called: the CUDA driver is shut down (CUDA_ERROR_DEINITIALIZED)");
   return OC_OK;
 }
 

@@ -75,8 +75,12 @@ static oc_status find_process(struct cuda_process **out) {
   return OC_OK;
 }
 
+#define STUB_LIBRARY 34   /* the toolkit's, to link with: it has no words either */
+
 static oc_status refuse_init(struct cuda_process *p, cu_result r) {
   char words[256];
+  if (r == STUB_LIBRARY)
+    return oci_error(OC_E_NO_DRIVER, "oc_backend_open_cuda: the " LIBRARY " that was found is the toolkit's stub, no driver");
   oci_cuda_note(p, r);
   oci_cuda_words(p, r, words, sizeof words);
   return oci_error(r == CU_E_DEINITIALIZED ? OC_E_DEVICE_LOST : OC_E_NO_DRIVER, "oc_backend_open_cuda: cuInit: %s", words);

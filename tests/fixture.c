@@ -9,6 +9,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "tests/fixture_cuda.h"
+
 /* ---- opening ---- */
 
 enum fx_backend fx_which(void) {
@@ -30,10 +32,17 @@ static oc_backend *open_host(const struct fx_options *o) {
   return b;
 }
 
+static const oc_host_module host_module;   /* the test kernels, below */
+
+static bool on_cuda(void) { return fx_which() == FX_CUDA; }
+
+/* A test may open a host backend whatever the choice. */
+static bool is_cuda(const oc_backend *b) { return on_cuda() && strcmp(oc_backend_table(b)->name, "host") != 0; }
+
 oc_backend *fx_open(const struct fx_options *opt) {
   const struct fx_options none = {0};
-  ck_assert_msg(fx_which() == FX_HOST, "no test fixture for this backend");
-  return open_host(opt ? opt : &none);
+  if (!opt) opt = &none;
+  return on_cuda() ? fxc_open(opt, &host_module) : open_host(opt);
 }
 
 static oc_host_stats host_stats(oc_backend *b) {
@@ -43,6 +52,10 @@ static oc_host_stats host_stats(oc_backend *b) {
 }
 
 void fx_close(oc_backend *b) {
+  if (is_cuda(b)) {
+    fxc_close(b);
+    return;
+  }
   oc_host_stats s = host_stats(b);
   ck_assert_uint_eq(s.device_blocks + s.managed_blocks, 0);
   ck_assert_uint_eq(s.device_used + s.managed_used, 0);
@@ -67,28 +80,47 @@ oc_model *fx_model(oc_backend *b) {
 /* ---- knobs ---- */
 
 bool fx_can(enum fx_knob k) {
-  (void)k;
-  return true;
+  return !on_cuda() || fxc_can(k);
 }
 
 void fx_skip_at(const char *file, int line, const char *why) {
   printf("SKIPPED %s:%d: %s\n", file, line, why);
 }
 
-void fx_stall(oc_backend *b, oc_stream s, bool stalled) { ck_ok(oc_host_stall(b, s, stalled)); }
-void fx_delay(oc_backend *b, const char *entry, uint64_t ns) { ck_ok(oc_host_delay(b, entry, ns)); }
-void fx_capturing(oc_backend *b, oc_stream s, bool on) { ck_ok(oc_host_set_capturing(b, s, on)); }
-uint64_t fx_calls(oc_backend *b, const char *entry) { return oc_host_calls(b, entry); }
-uint64_t fx_all_calls(oc_backend *b) { return host_stats(b).calls; }
-uint64_t fx_stale(oc_backend *b) { return host_stats(b).stale_launches; }
-size_t fx_used(oc_backend *b) { return host_stats(b).device_used; }
-uint64_t fx_blocks(oc_backend *b) { return host_stats(b).device_blocks + host_stats(b).managed_blocks; }
-uint64_t fx_modules(oc_backend *b) { return host_stats(b).modules; }
-uint64_t fx_events(oc_backend *b) { return host_stats(b).events; }
+void fx_stall(oc_backend *b, oc_stream s, bool stalled) {
+  if (is_cuda(b)) fxc_stall(b, s, stalled);
+  else ck_ok(oc_host_stall(b, s, stalled));
+}
 
 void fx_fail(oc_backend *b, const char *entry, uint64_t nth, uint64_t count, oc_status as) {
-  ck_ok(oc_host_fail(b, entry, nth, count, as));
+  if (is_cuda(b)) fxc_fail(b, entry, nth, count, as);
+  else ck_ok(oc_host_fail(b, entry, nth, count, as));
 }
+
+void fx_delay(oc_backend *b, const char *entry, uint64_t ns) {
+  if (is_cuda(b)) fxc_delay(b, entry, ns);
+  else ck_ok(oc_host_delay(b, entry, ns));
+}
+
+void fx_capturing(oc_backend *b, oc_stream s, bool on) {
+  if (is_cuda(b)) fxc_capturing(b, s, on);
+  else ck_ok(oc_host_set_capturing(b, s, on));
+}
+
+uint64_t fx_calls(oc_backend *b, const char *entry) {
+  return is_cuda(b) ? fxc_calls(b, entry) : oc_host_calls(b, entry);
+}
+
+uint64_t fx_all_calls(oc_backend *b) { return is_cuda(b) ? fxc_all_calls(b) : host_stats(b).calls; }
+uint64_t fx_stale(oc_backend *b) { return is_cuda(b) ? fxc_stale(b) : host_stats(b).stale_launches; }
+size_t fx_used(oc_backend *b) { return is_cuda(b) ? fxc_used(b) : host_stats(b).device_used; }
+
+uint64_t fx_blocks(oc_backend *b) {
+  return is_cuda(b) ? fxc_blocks(b) : host_stats(b).device_blocks + host_stats(b).managed_blocks;
+}
+
+uint64_t fx_modules(oc_backend *b) { return is_cuda(b) ? fxc_modules(b) : host_stats(b).modules; }
+uint64_t fx_events(oc_backend *b) { return is_cuda(b) ? fxc_events(b) : host_stats(b).events; }
 
 /* ---- streams and memory ---- */
 
@@ -138,8 +170,15 @@ static const oc_host_function functions[] = {
 };
 static const oc_host_module host_module = {sizeof host_module, 2, functions};
 
+const void *fx_image(size_t *bytes) {
+  *bytes = on_cuda() ? fxc_ptx_bytes : sizeof host_module;
+  return on_cuda() ? (const void *)fxc_ptx : &host_module;
+}
+
 void fx_load(oc_model *m, const char *name) {
-  ck_ok(oc_model_load_module(m, name, &host_module, sizeof host_module));
+  size_t bytes;
+  const void *image = fx_image(&bytes);
+  ck_ok(oc_model_load_module(m, name, image, bytes));
 }
 
 static void launch(oc_backend *b, oc_kernel k, oc_stream s, void **params) {

@@ -71,6 +71,7 @@ void fx_write(oc_backend *b, oc_devptr dst, const void *src, size_t n);
 /* The module "test" with `add` (u64 ptr, u32 n: *ptr += n, 32 bits), `fill` (u64 ptr, u32 value, u32 n: n words),
    `spin` (u64 ptr of u32 flag in host-visible memory, host device only). fx_extra_modules: same functions, other names. */
 void fx_load(oc_model *m, const char *name);
+const void *fx_image(size_t *bytes);                      /* what fx_load loads */
 void fx_launch_add(oc_backend *b, oc_kernel k, oc_stream s, oc_devptr ptr, uint32_t n);
 void fx_launch_fill(oc_backend *b, oc_kernel k, oc_stream s, oc_devptr ptr, uint32_t value, uint32_t n);
 
