@@ -4,7 +4,7 @@
 #include "allocator/block.h"
 
 #define FIRST_RECORDS 1024u
-#define MANY_RECORDS 32768u       /* 1 MiB: from there on oci_alloc maps, and what is not yet written costs nothing */
+#define MANY_RECORDS 32768u       /* 1 MiB: from there on oci_alloc maps; what was not yet written costs nothing */
 #define MOST_RECORDS (1u << 31)   /* the top bit of an index is the page tables' */
 
 void oci_slab_init(struct slab *s, struct meta *meta) {

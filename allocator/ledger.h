@@ -79,7 +79,8 @@ static inline bool same_text(const char *interned, const char *text) {
 
 static inline bool still_means(const struct tag_hint *h, const struct pool_site *site, const char *owner) {
   if (owner && strcmp(h->owner_text, owner)) return false;
-  return !site || (h->line == site->line && same_text(h->file_text, site->file) && same_text(h->func_text, site->func));
+  if (!site) return true;
+  return h->line == site->line && same_text(h->file_text, site->file) && same_text(h->func_text, site->func);
 }
 
 /* As oci_ledger_intern; a few nanoseconds for a site and owner that came by lately. */

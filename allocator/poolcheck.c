@@ -104,7 +104,8 @@ static int check_bins(const struct pool *p, const struct census *c) {
   uint64_t blocks, units;
   const char *why;
   const struct slab *s = &p->sub.slab;
-  if (!oci_bins_check(&p->sub.bins, s, &blocks, &units, &why)) return oci_error(POOL_E_INVALID, "oc_pool_check: %s", why);
+  if (!oci_bins_check(&p->sub.bins, s, &blocks, &units, &why))
+    return oci_error(POOL_E_INVALID, "oc_pool_check: %s", why);
   if (blocks != c->free_blocks) return bad_pool("free blocks in bins", blocks, c->free_blocks);
   if (units != c->free_units) return bad_pool("free units in bins", units, c->free_units);
   uint64_t used = s->fresh - 1 - s->unused_count - arenas_under_way(p);
@@ -114,7 +115,8 @@ static int check_bins(const struct pool *p, const struct census *c) {
 static int check_list(const struct pool *p, const struct waiting *w, uint8_t state) {
   uint32_t count = 0, last = 0;
   for (uint32_t i = w->head; i && count <= w->count; i = pool_block(p, i)->list_next, count++) {
-    if (pool_block(p, i)->state != state) return bad_pool("state of a block on a waiting list", pool_block(p, i)->state, state);
+    uint8_t is = pool_block(p, i)->state;
+    if (is != state) return bad_pool("state of a block on a waiting list", is, state);
     last = i;
   }
   if (last != w->tail) return bad_pool("end of a waiting list", w->tail, last);
@@ -181,8 +183,10 @@ static int check_external(const struct pool *p, struct census *c) {
 static int check_ledger(const struct pool *p, const struct census *c) {
   for (uint32_t i = 0; i < p->ledger.tag_count; i++) {
     const struct ledger_tag *is = &p->ledger.tags[i], *should = &c->tags[i];
-    if (is->live_blocks != should->live_blocks) return bad_pool("live blocks of a tag", is->live_blocks, should->live_blocks);
-    if (is->live_bytes != should->live_bytes) return bad_pool("live bytes of a tag", is->live_bytes, should->live_bytes);
+    if (is->live_blocks != should->live_blocks)
+      return bad_pool("live blocks of a tag", is->live_blocks, should->live_blocks);
+    if (is->live_bytes != should->live_bytes)
+      return bad_pool("live bytes of a tag", is->live_bytes, should->live_bytes);
     if (is->retired_bytes != should->retired_bytes)
       return bad_pool("retired bytes of a tag", is->retired_bytes, should->retired_bytes);
     if (is->live_bytes > is->peak_bytes) return bad_pool("peak of a tag", is->peak_bytes, is->live_bytes);

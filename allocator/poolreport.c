@@ -165,7 +165,8 @@ static size_t group(struct ledger_row *rows, size_t count, enum key key) {
   return groups;
 }
 
-static void sum_rows(const struct ledger_row *rows, size_t count, struct ledger_row *ours, struct ledger_row *others) {
+static void sum_rows(const struct ledger_row *rows, size_t count, struct ledger_row *ours,
+                     struct ledger_row *others) {
   *ours = *others = (struct ledger_row){0};
   for (size_t i = 0; i < count; i++) add_row(rows[i].external ? others : ours, &rows[i]);
 }
@@ -274,8 +275,8 @@ static void text_head(struct text *t, const struct view *v) {
 static void text_arenas(struct text *t, const struct view *v, size_t top) {
   size_t shown = top && top < v->arena_count ? top : v->arena_count;
   if (!v->arena_count) return;
-  oci_text_add(t, "\n  %-16s %-7s %11s %11s %11s %11s %13s  free blocks by least size\n", "arena", "kind", "bytes", "used",
-               "free", "largest", "fragmentation");
+  oci_text_add(t, "\n  %-16s %-7s %11s %11s %11s %11s %13s  free blocks by least size\n", "arena", "kind", "bytes",
+               "used", "free", "largest", "fragmentation");
   for (size_t i = 0; i < shown; i++) text_arena(t, &v->arenas[i]);
   if (shown < v->arena_count) oci_text_add(t, "  (%zu more)\n", v->arena_count - shown);
 }

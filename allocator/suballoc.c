@@ -255,7 +255,8 @@ static inline uint32_t carve_high(struct suballoc *s, struct arena *a, uint32_t 
   return taken;
 }
 
-static __attribute__((noinline)) uint32_t carve_at(struct suballoc *s, struct arena *a, uint32_t index, uint32_t units, uint32_t place) {
+/* The request lies at `place` in the block. */
+static uint32_t carve_at(struct suballoc *s, struct arena *a, uint32_t index, uint32_t units, uint32_t place) {
   index = carve_high(s, a, index, block_at(s, index)->units - place);
   if (block_at(s, index)->units > units) {
     uint32_t rest = cut(s, a, index, units);
@@ -264,7 +265,8 @@ static __attribute__((noinline)) uint32_t carve_at(struct suballoc *s, struct ar
   return index;
 }
 
-static __attribute__((noinline)) int carve_with_care(struct suballoc *s, uint32_t units, uint64_t align, uint32_t *out) {
+static __attribute__((noinline)) int carve_with_care(struct suballoc *s, uint32_t units, uint64_t align,
+                                                     uint32_t *out) {
   struct need n = {units, align, (align >> UNIT_SHIFT) - 1};
   uint32_t index = find_with_care(s, &n);
   if (!index) return POOL_MISS;

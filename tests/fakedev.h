@@ -36,12 +36,13 @@ struct fakedev {
   unsigned count;
   unsigned allocs, managed_allocs, frees, bad_frees;   /* calls */
   int alloc_fails, managed_fails, free_fails;  /* status of every call, while not 0 */
-  unsigned alloc_fails_after;                  /* this many calls still work */
   int mark_fails, passed_fails;
   uint64_t marked[FAKE_STREAMS], run[FAKE_STREAMS];    /* by stream: events recorded, events passed */
   unsigned events, asked;                      /* alive; passed() calls */
   struct fake_event *all;
   uint64_t last_bytes;
+  void (*on_alloc)(void);                      /* called first in alloc and passed, without the lock */
+  void (*on_passed)(void);
 };
 
 static inline void fake_init(struct fakedev *d) {
@@ -57,8 +58,7 @@ static inline int fake_alloc_locked(struct fakedev *d, size_t bytes, bool manage
   d->last_bytes = bytes;
   if (managed) d->managed_allocs++;
   else d->allocs++;
-  if (fails && !d->alloc_fails_after) return oci_error(fails, "fake driver: %s refused, status %d", managed ? "managed" : "device", fails);
-  if (fails) d->alloc_fails_after--;
+  if (fails) return oci_error(fails, "fake driver: %s refused, status %d", managed ? "managed" : "device", fails);
   if (capacity && (bytes > capacity || *used > capacity - bytes))
     return oci_error(POOL_E_DEVICE_NOMEM, "fake driver: %s out of memory", managed ? "managed" : "device");
   if (d->count == FAKE_ARENAS) abort();
@@ -71,6 +71,7 @@ static inline int fake_alloc_locked(struct fakedev *d, size_t bytes, bool manage
 
 static inline int fake_alloc(void *arg, size_t bytes, bool managed, uint64_t *out) {
   struct fakedev *d = arg;
+  if (d->on_alloc) d->on_alloc();
   pthread_mutex_lock(&d->lock);
   int status = fake_alloc_locked(d, bytes, managed, out);
   pthread_mutex_unlock(&d->lock);
@@ -118,9 +119,11 @@ static inline int fake_mark(void *arg, void *stream, void **event) {
 static inline int fake_passed(void *arg, void *event) {
   struct fakedev *d = arg;
   const struct fake_event *e = event;
+  if (d->on_passed) d->on_passed();
   pthread_mutex_lock(&d->lock);
   d->asked++;
-  int status = d->passed_fails ? oci_error(d->passed_fails, "fake driver: query refused") : e->seq <= d->run[e->stream] ? 0 : 1;
+  int status = e->seq <= d->run[e->stream] ? 0 : 1;
+  if (d->passed_fails) status = oci_error(d->passed_fails, "fake driver: query refused");
   pthread_mutex_unlock(&d->lock);
   return status;
 }

@@ -129,7 +129,8 @@ static void op_alloc(struct run *r) {
   static const struct pool_site sites[] = {{"a.c", 1, "f"}, {"b.c", 2, "g"}, {"b.c", 3, NULL}, {NULL, 0, NULL}};
   static const char *const owners[] = {NULL, "weights", "kv cache"};
   struct pool_request q = {.bytes = some_size(r), .align = roll(r, 3) ? 0 : (size_t)1 << roll(r, 22),
-                           .class = (enum block_class)roll(r, 5), .owner = owners[roll(r, 3)], .site = &sites[roll(r, 4)]};
+                           .class = (enum block_class)roll(r, 5), .owner = owners[roll(r, 3)],
+                           .site = &sites[roll(r, 4)]};
   uint64_t ptr = 0;
   if (r->count == MOST) return;
   int status = roll(r, 8) ? oci_pool_alloc(r->pool, &q, &ptr) : oci_pool_try_alloc(r->pool, &q, &ptr);
@@ -244,7 +245,8 @@ static void op_note(struct run *r) {
   if (r->count == MOST || !from) return;
   int status = oci_pool_note_external(r->pool, from, bytes, "other", NULL);
   if (no_memory_left(r, status)) return;
-  int should = touches_an_arena(r, from, from + bytes) ? POOL_E_INVALID : touches(r, from, from + bytes, true) ? POOL_EXISTS : POOL_OK;
+  int should = touches_an_arena(r, from, from + bytes) ? POOL_E_INVALID : POOL_OK;
+  if (!should && touches(r, from, from + bytes, true)) should = POOL_EXISTS;
   MUST(r, status == should);
   if (!status) add(r, (struct item){.start = from, .bytes = bytes, .end = from + bytes, .state = EXTERNAL});
 }

@@ -5,6 +5,7 @@
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "fakedev.h"
 #include "allocator/pool_internal.h"
@@ -481,6 +482,88 @@ START_TEST(g20_without_events_blocks_are_held) {
 }
 END_TEST
 
+/* free_on and another collect while events are asked for: no lock is held, and the order of the stream stays. */
+static uint64_t late[2];
+
+static void free_while_asked(void) {
+  dev.on_passed = NULL;
+  ck_assert_int_eq(give(late[0], RELEASE_AFTER, 1), POOL_OK);
+  ck_assert_int_eq(give(late[1], RELEASE_AFTER, 2), POOL_OK);
+  oci_pool_collect(pool);
+  check();
+}
+
+START_TEST(g20_blocks_that_come_while_events_are_asked_for) {
+  uint64_t first = get(MIB);
+  late[0] = get(MIB), late[1] = get(MIB);
+  ck_assert_int_eq(give(first, RELEASE_AFTER, 1), POOL_OK);
+  dev.on_passed = free_while_asked;
+  oci_pool_collect(pool);
+  check();
+  ck_assert_uint_eq(stats().retired_bytes, 3 * MIB);
+  fake_run(&dev, 1, 2);
+  oci_pool_collect(pool);
+  ck_assert_uint_eq(stats().retired_bytes, MIB);
+  fake_run(&dev, 2, 1);
+  oci_pool_collect(pool);
+  ck_assert_uint_eq(stats().retired_bytes, 0);
+}
+END_TEST
+
+/* A thread that asks for events has their blocks in hand; another that runs out waits for it, and finds room. */
+static bool asking;
+
+static void ask_slowly(void) {
+  dev.on_passed = NULL;
+  __atomic_store_n(&asking, true, __ATOMIC_RELEASE);
+  for (;;) {
+    pthread_mutex_lock(&dev.lock);
+    unsigned allocs = dev.allocs;
+    pthread_mutex_unlock(&dev.lock);
+    if (allocs > 1) break;
+    usleep(1000);
+  }
+  usleep(50000);
+}
+
+static void *collect(void *arg) {
+  oci_pool_collect(pool);
+  return arg;
+}
+
+START_TEST(g17_growth_waits_for_a_collector) {
+  pthread_t other;
+  uint64_t ptr;
+  again(false, true, (struct pool_options){0});
+  dev.capacity = 64 * MIB;
+  ck_assert_int_eq(give(get(40 * MIB), RELEASE_AFTER, 1), POOL_OK);
+  fake_run(&dev, 1, 1);
+  dev.on_passed = ask_slowly;
+  ck_assert_int_eq(pthread_create(&other, NULL, collect, NULL), 0);
+  while (!__atomic_load_n(&asking, __ATOMIC_ACQUIRE)) usleep(1000);
+  ck_assert_int_eq(try_get(50 * MIB, 0, BLOCK_USER, &ptr), POOL_OK);
+  pthread_join(other, NULL);
+}
+END_TEST
+
+/* G19: while the device is asked for an arena, existing ones serve. */
+static void carve_while_growing(void) {
+  struct pool_request r = {.bytes = 1000, .class = BLOCK_USER};
+  uint64_t ptr;
+  dev.on_alloc = NULL;
+  ck_assert_int_eq(oci_pool_alloc(pool, &r, &ptr), POOL_OK);
+  put(ptr);
+  check();
+}
+
+START_TEST(g19_carves_go_on_while_the_device_is_asked) {
+  get(1);
+  dev.on_alloc = carve_while_growing;
+  get(100 * MIB);
+  ck_assert_ptr_null((void *)(uintptr_t)dev.on_alloc);
+}
+END_TEST
+
 START_TEST(g17_pending_blocks_make_room) {
   dev.capacity = 64 * MIB;
   uint64_t a = get(40 * MIB);
@@ -812,15 +895,17 @@ static void add(Suite *s, const char *name, const TTest *const *tests, size_t n)
 int main(void) {
   Suite *s = suite_create("pool_internal");
   ADD(s, "requests", g16_nonsense_is_invalid, g16_alignment_small_and_large, g16_a_base_of_a_malloc);
-  ADD(s, "sizes", g18_arenas_double_with_live_bytes, g18_limits_are_kept_sane, s13_a_large_request_has_an_arena_of_its_own,
-      g18_reserve_is_one_arena);
+  ADD(s, "sizes", g18_arenas_double_with_live_bytes, g18_limits_are_kept_sane,
+      s13_a_large_request_has_an_arena_of_its_own, g18_reserve_is_one_arena);
   ADD(s, "out of memory", s34_an_empty_arena_makes_room, s12_two_sizes_in_turn, g17_a_smaller_arena_halves_the_limit,
       g17_the_limit_stops_at_2_mib, g17_the_latch, g17_both_kinds_out, s15_managed_is_forbidden_or_not_there,
       s14_managed_is_unsupported_after_all, s28_any_other_error_changes_nothing, g17_a_driver_that_answers_nothing,
       an_arena_that_the_driver_keeps_is_out_of_use, g17_pending_blocks_make_room, g17_retired_blocks_keep_their_arena);
   ADD(s, "frees", g21_frees_that_are_refused, tracked_blocks_are_told, a_block_changes_hands, g20_pending_until_its_event,
-      g20_a_failed_mark_or_query_loses_nothing, g20_without_events_blocks_are_held);
-  ADD(s, "life", g19_try_never_calls_the_device, g3_stop_refuses_requests_only, g22_release_is_one_free_an_arena,
+      g20_a_failed_mark_or_query_loses_nothing, g20_without_events_blocks_are_held,
+      g20_blocks_that_come_while_events_are_asked_for, g17_growth_waits_for_a_collector);
+  ADD(s, "life", g19_try_never_calls_the_device, g19_carves_go_on_while_the_device_is_asked,
+      g3_stop_refuses_requests_only, g22_release_is_one_free_an_arena,
       s22_a_lost_device_is_asked_once, g25_abandoned_arenas_call_nothing);
   ADD(s, "ledger", external_memory, g26_sums_are_exact, reports_escape_what_callers_say, reports_of_nothing);
   ADD(s, "host memory", g33_host_memory_fails_anywhere, g33_create_and_reports_without_memory);
