@@ -215,6 +215,49 @@ if [ -w /dev/full ]; then
   says "/dev/full: cannot be written: No space left on device"
 fi
 
+# Starts octool, waits until it has read its file's header, or until it serves (16 servers have a thread each, and
+# the loader's streams), and lets the caller act on it.
+cat >started.py <<'EOF'
+import os, signal, subprocess, sys, time
+def start(octool, out, *arguments):
+    if os.path.exists(out):
+        os.unlink(out)
+    return subprocess.Popen([octool, "run", "--threads", "16", "--json", out, *arguments])
+def wait_for(p, what):
+    while p.poll() is None and not what():
+        time.sleep(0.01)
+def wait_read(p, out):
+    wait_for(p, lambda: os.path.exists(out))
+def wait_serving(p, out):
+    wait_read(p, out)
+    wait_for(p, lambda: len(os.listdir("/proc/%d/task" % p.pid)) > 24)
+EOF
+
+# A file that shrinks, or changes, under a run that will load it again: said, and torn down cleanly all the same.
+meddled() {
+  cp one.safetensors m.safetensors
+  PYTHONPATH=. python3 - "$octool" "$1" >out 2>err <<'EOF'
+from started import *
+p = start(sys.argv[1], "m.json", "--seconds", "3", "--swap", "1", "m.safetensors")
+wait_serving(p, "m.json")
+with open("m.safetensors", "r+b") as f:
+    size = f.seek(0, 2)
+    if sys.argv[2] == "shrink":
+        f.truncate(size // 2)
+    else:
+        f.seek(size * 3 // 4)
+        f.write(b"\x3c" * 64)
+sys.exit(p.wait(100))
+EOF
+  if [ $? -eq 1 ]; then ok; else fail "$1: exit status is not 1"; fi
+  says "octool run: m.safetensors: tensor '"
+  says "$2"
+  json m.json "'$2' in d['failure']"
+  json m.json 'd["stale_launches"] == d["blocks_swept"] == d["bytes_leaked"] == 0 and d["teardown_status"] == "OC_OK"'
+}
+meddled shrink "was truncated, or its device failed, while it was read"
+meddled change "has changed since it was loaded first"
+
 # ---- faults put in ----
 
 run 1 run --seconds 0 --inject bitflip --json d.json one.safetensors
@@ -237,24 +280,22 @@ json d.json "$clean"
 # ---- Ctrl-C ----
 
 interrupted() {
-  local signal=$1 status=$2 got
-  rm -f i.json
-  # As from a terminal: a background job of a script would start with the signal ignored.
-  python3 - "$octool" "$signal" >out 2>err <<'EOF'
-import os, signal, subprocess, sys, time
-p = subprocess.Popen([sys.argv[1], "run", "--seconds", "100", "--swap", "100", "--json", "i.json", "one.safetensors"])
-time.sleep(float(os.environ.get("DELAY", "1.5")))
+  PYTHONPATH=. python3 - "$octool" "$1" "$3" >out 2>err <<'EOF'
+from started import *
+p = start(sys.argv[1], "i.json", "--seconds", "100", "--swap", "100", "large.safetensors")
+{"reading": wait_read, "serving": wait_serving}[sys.argv[3]](p, "i.json")
 p.send_signal(getattr(signal, sys.argv[2]))
 sys.exit(p.wait(60))
 EOF
-  got=$?
-  if [ "$got" -eq "$status" ]; then ok; else fail "$signal: exit status $got, not $status"; fi
+  local got=$?
+  if [ "$got" -eq "$2" ]; then ok; else fail "$1 while $3: exit status $got, not $2"; fi
   says "octool run: interrupted"
   json i.json "d['interrupted'] and d['failure'] is None"
   json i.json 'd["stale_launches"] == d["blocks_swept"] == d["bytes_leaked"] == 0 and d["teardown_status"] == "OC_OK"'
 }
-interrupted SIGINT 130
-interrupted SIGTERM 143
+interrupted SIGINT 130 serving
+interrupted SIGINT 130 reading
+interrupted SIGTERM 143 serving
 
 # ---- a terminal ----
 

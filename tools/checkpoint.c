@@ -123,7 +123,7 @@ static bool place(struct checkpoint *c, struct fault *why)
     return oct_fault(why, "no memory for %zu tensors", count);
   for (size_t f = 0; f < c->file_count; f++)
     for (size_t i = 0; i < c->files[f].tensors.count; i++)
-      c->placed[c->placed_count++] = (struct placed){&c->files[f], &c->files[f].tensors.at[i]};
+      c->placed[c->placed_count++] = (struct placed){.file = &c->files[f], .tensor = &c->files[f].tensors.at[i]};
   return true;
 }
 
@@ -150,13 +150,11 @@ bool oct_checkpoint_open(struct checkpoint *c, char *const *paths, size_t count,
 
 void oct_checkpoint_close(struct checkpoint *c)
 {
-  for (size_t m = 0; m < c->matrix_count; m++) {
-    free(c->matrices[m].source);
+  for (size_t m = 0; m < c->matrix_count; m++)
     for (size_t d = 0; d < DERIVATIONS; d++) {
       free(c->matrices[m].y[d]);
       free(c->matrices[m].size[d]);
     }
-  }
   for (size_t j = 0; j < c->job_count; j++)
     free(c->jobs[j].known);
   for (size_t f = 0; f < c->file_count; f++)

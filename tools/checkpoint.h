@@ -4,9 +4,8 @@
  *   Owned by the run. Immutable once open, but for what verifying fills in before serving begins.
  * matrix: a tensor that is derived from: 2-D, F32, BF16 or F16, at least one row and column.
  *   y and size: what products by its derivations must give (tools/reference.h); NULL until verified.
- *   source: its bytes as they were verified with; NULL where they are not kept.
  * job: one derivation of one matrix. A matrix's jobs stand together, in the order of enum derivation.
- *   known: the bytes that the reference found right for that source; NULL where they are not kept.
+ *   known: the bytes that the reference found right; NULL where they are not kept.
  */
 #ifndef OCTOOL_CHECKPOINT_H
 #define OCTOOL_CHECKPOINT_H
@@ -14,14 +13,13 @@
 #include "tools/reference.h"
 #include "tools/safetensors.h"
 
-/* One tensor, and the file that it is in. */
-struct placed { const struct safetensors *file; const struct tensor *tensor; };
+/* One tensor, and the file that it is in. `hash`: of its bytes when they were first verified; 0 before that. */
+struct placed { const struct safetensors *file; const struct tensor *tensor; uint64_t hash; };
 
 struct matrix {
   size_t placed;                                    /* index of its tensor */
   size_t rows, columns;
   double *y[DERIVATIONS], *size[DERIVATIONS];       /* [rows] */
-  unsigned char *source;
 };
 
 struct job {
@@ -45,7 +43,7 @@ struct checkpoint {
   uint64_t bytes;             /* of all tensors */
   uint64_t derived_bytes;
   uint64_t reserve;           /* both, block by block as the pool rounds them */
-  uint64_t kept;              /* bytes in source and known, together */
+  uint64_t kept;              /* bytes in known, together */
   size_t most_rows, most_columns, largest_tensor, largest_part;
 };
 

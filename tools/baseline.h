@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the library is measured against: the plain design done well, in a header so that it is inlined where it is
+ * measured: no call but the lock's, a hash of a few instructions, nodes in one array, at most one key a bucket on
+ * average.
+ *
+ * plain_names: a reader-writer lock over a chained hash on two strings. plain_tags: a mutex over one on a tag.
+ * plain_map:   a mutex over a chained hash on u64.
+ * Each is made by one thread and then only read; its owner frees it. Strings stay the caller's.
+ */
+#ifndef OCTOOL_BASELINE_H
+#define OCTOOL_BASELINE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+static inline uint64_t base_fold(uint64_t a, uint64_t b)
+{
+  __extension__ typedef unsigned __int128 wide;
+  wide product = (wide)a * b;
+
+  return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+static inline uint64_t base_word(const char *s)
+{
+  uint64_t w;
+
+  memcpy(&w, s, sizeof w);
+  return w;
+}
+
+/* Eight bytes a step, the last eight over again. */
+static inline uint64_t base_hash_text(const char *s, size_t n, uint64_t h)
+{
+  size_t i = 0;
+
+  h ^= n * 0xA0761D6478BD642Fu;
+  if (n < 8) {
+    for (; i < n; i++)
+      h = (h ^ (unsigned char)s[i]) * 0x100000001B3u;
+    return base_fold(h, 0x8EBC6AF09C88C6E3u);
+  }
+  for (; i + 8 < n; i += 8)
+    h = base_fold(h ^ base_word(s + i), 0xE7037ED1A0B428DBu);
+  return base_fold(h ^ base_word(s + n - 8), 0x8EBC6AF09C88C6E3u);
+}
+
+static inline uint64_t base_hash_u64(uint64_t x)
+{
+  return (x ^ (x >> 32)) * 0x9E3779B97F4A7C15u;
+}
+
+struct plain_name {
+  struct plain_name *next;
+  uint64_t hash;
+  const char *a, *b;
+  uint32_t a_bytes, b_bytes;
+  uint64_t value;
+  uint32_t fired;
+};
+
+struct plain_names {
+  pthread_rwlock_t lock;
+  pthread_mutex_t mutex;
+  struct plain_name **bucket, *node;
+  size_t nodes;
+  unsigned shift;
+};
+
+/* b may be NULL throughout. Room for `most` names; false without memory. */
+bool oct_plain_names_make(struct plain_names *p, size_t most);
+void oct_plain_names_add(struct plain_names *p, const char *a, const char *b, uint64_t value);
+void oct_plain_names_free(struct plain_names *p);
+
+static inline struct plain_name *plain_names_find(const struct plain_names *p, const char *a, const char *b)
+{
+  size_t a_bytes = strlen(a), b_bytes = b ? strlen(b) : 0;
+  uint64_t hash = base_hash_text(a, a_bytes, 0);
+  struct plain_name *n;
+
+  if (b)
+    hash = base_hash_text(b, b_bytes, hash);
+  for (n = p->bucket[hash >> p->shift]; n; n = n->next)
+    if (n->hash == hash && n->a_bytes == a_bytes && n->b_bytes == b_bytes && memcmp(n->a, a, a_bytes) == 0 &&
+        (!b || memcmp(n->b, b, b_bytes) == 0))
+      return n;
+  return NULL;
+}
+
+static inline uint64_t plain_names_get(struct plain_names *p, const char *a, const char *b)
+{
+  const struct plain_name *n;
+  uint64_t value;
+
+  pthread_rwlock_rdlock(&p->lock);
+  n = plain_names_find(p, a, b);
+  value = n ? n->value : 0;
+  pthread_rwlock_unlock(&p->lock);
+  return value;
+}
+
+static inline uint64_t plain_tags_get(struct plain_names *p, const char *tag)
+{
+  const struct plain_name *n;
+  uint64_t value;
+
+  pthread_mutex_lock(&p->mutex);
+  n = plain_names_find(p, tag, NULL);
+  value = n ? n->value : 0;
+  pthread_mutex_unlock(&p->mutex);
+  return value;
+}
+
+static inline bool plain_tags_once(struct plain_names *p, const char *tag)
+{
+  struct plain_name *n;
+  bool first;
+
+  pthread_mutex_lock(&p->mutex);
+  n = plain_names_find(p, tag, NULL);
+  first = n && !n->fired;
+  if (first)
+    n->fired = 1;
+  pthread_mutex_unlock(&p->mutex);
+  return first;
+}
+
+struct plain_node { struct plain_node *next; uint64_t key, value; };
+
+struct plain_map {
+  pthread_mutex_t mutex;
+  struct plain_node **bucket, *node;
+  size_t nodes;
+  unsigned shift;
+};
+
+bool oct_plain_map_make(struct plain_map *p, size_t most);
+void oct_plain_map_add(struct plain_map *p, uint64_t key, uint64_t value);
+void oct_plain_map_free(struct plain_map *p);
+
+static inline uint64_t plain_map_get(struct plain_map *p, uint64_t key)
+{
+  const struct plain_node *n;
+  uint64_t value;
+
+  pthread_mutex_lock(&p->mutex);
+  n = p->bucket[base_hash_u64(key) >> p->shift];
+  while (n && n->key != key)
+    n = n->next;
+  value = n ? n->value : 0;
+  pthread_mutex_unlock(&p->mutex);
+  return value;
+}
+
+/* ---- Other people's lock-free maps, on u64 (baseline_lfht.c, baseline_ck.c) ---- */
+
+/* liburcu's cds_lfht. */
+struct lfht;
+struct lfht *oct_lfht_make(size_t most);
+bool oct_lfht_add(struct lfht *t, uint64_t key, uint64_t value);
+void oct_lfht_free(struct lfht *t);
+struct lfht_names;   /* the same on two strings */
+struct lfht_names *oct_lfht_names_make(size_t most);
+bool oct_lfht_names_add(struct lfht_names *t, const char *a, const char *b, uint64_t value);
+void oct_lfht_names_free(struct lfht_names *t);
+
+/* Concurrency Kit's ck_ht. Where octool is built without it, make says NULL. */
+struct ckht;
+struct ckht *oct_ckht_make(size_t most);
+bool oct_ckht_add(struct ckht *t, uint64_t key, uint64_t value);
+void oct_ckht_free(struct ckht *t);
+
+/* Looks up `n` keys, key(i) = base + order[(at + i) & mask] * stride; in the table's own file, where it is inlined. */
+struct key_walk { uint64_t base, stride; const uint32_t *order; size_t mask; };
+void oct_lfht_walk(struct lfht *t, const struct key_walk *w, uint64_t at, size_t n);
+void oct_ckht_walk(struct ckht *t, const struct key_walk *w, uint64_t at, size_t n);
+struct name_walk { const char *const *a, *const *b; const uint32_t *order; size_t mask; };
+void oct_lfht_names_walk(struct lfht_names *t, const struct name_walk *w, uint64_t at, size_t n);
+
+#endif
