@@ -102,6 +102,8 @@ int oci_pool_free(struct pool *p, uint64_t ptr, unsigned classes, enum pool_rele
                   bool tracked_too);
 /* A retired block goes back by itself: the caller knows that nothing uses it. POOL_E_NOT_OWNED if it is not retired. */
 int oci_pool_unretire(struct pool *p, uint64_t ptr);
+/* The same once what is queued on the stream now is done; on a device with events. A failure changes nothing. */
+int oci_pool_unretire_after(struct pool *p, uint64_t ptr, void *stream);
 /* Is any block waiting for an event? Lock-free, a moment old. */
 bool oci_pool_pending(const struct pool *p);
 /* Asks for pending blocks' events and takes back those that passed. Cheap where nothing is pending. */

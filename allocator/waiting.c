@@ -233,13 +233,49 @@ static bool leave_list(struct pool *p, struct waiting *w, uint32_t index) {
   return true;
 }
 
-int oci_pool_unretire(struct pool *p, uint64_t ptr) {
-  pool_lock(p);
+/* The retired block that starts there, off its list; 0: there is none. */
+static uint32_t take_retired(struct pool *p, uint64_t ptr) {
   struct verdict v = oci_pool_judge(p, ptr, ~0u, true);
   bool retired = v.index && v.start == ptr && v.state == BLOCK_RETIRED && leave_list(p, &p->retired, v.index);
-  if (retired) oci_pool_unuse(p, v.index);
+  return retired ? v.index : 0;
+}
+
+static int not_retired(uint64_t ptr) {
+  return oci_error(POOL_E_NOT_OWNED, "0x%" PRIx64 " is no retired block", ptr);
+}
+
+int oci_pool_unretire(struct pool *p, uint64_t ptr) {
+  pool_lock(p);
+  uint32_t index = take_retired(p, ptr);
+  if (index) oci_pool_unuse(p, index);
   pool_unlock(p);
-  return retired ? POOL_OK : oci_error(POOL_E_NOT_OWNED, "0x%" PRIx64 " is no retired block", ptr);
+  return index ? POOL_OK : not_retired(ptr);
+}
+
+static bool pend_retired(struct pool *p, struct pending *w, uint64_t ptr) {
+  pool_lock(p);
+  w->block = take_retired(p, ptr);
+  if (w->block) {
+    pool_block(p, w->block)->state = BLOCK_PENDING;   /* counted as retired either way */
+    enqueue(p, w);
+    __atomic_add_fetch(&p->pending_count, 1, __ATOMIC_RELAXED);
+  }
+  pool_unlock(p);
+  return w->block != 0;
+}
+
+int oci_pool_unretire_after(struct pool *p, uint64_t ptr, void *stream) {
+  struct pending *w = meta_alloc(&p->meta, sizeof *w);
+  if (!w) return oci_error(POOL_E_HOST_NOMEM, "no host memory to let 0x%" PRIx64 " wait for its stream", ptr);
+  w->stream = stream;
+  int status = p->dev.mark(p->dev.arg, stream, &w->event);
+  if (status) goto no_event;
+  if (pend_retired(p, w, ptr)) return POOL_OK;
+  unmark(p, w->event);
+  status = not_retired(ptr);
+no_event:
+  meta_free(&p->meta, w, sizeof *w);
+  return status;
 }
 
 static void take(struct pool *p, struct waiting *w, struct pool_batch *b) {

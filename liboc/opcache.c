@@ -17,6 +17,7 @@ void oci_opcache_init(struct oc_opcache *c, struct heap *h) {
   pthread_cond_init(&c->turn, NULL);
   link_init(&c->scratches);
   link_init(&c->outgrown);
+  link_init(&c->growing);
   link_init(&c->limbo);
   link_init(&c->idle);
 }

@@ -8,6 +8,8 @@
  * tag:     the record of one tag: its scratch and its gates; lives as long as the model.
  * scratch: one buffer. Unpublished ones wait in `limbo` until a grace period, then are used again: readers without
  *          a guard may still look at them, so their memory is never given back before the model is.
+ * growth:  a buffer that is being made now, on its maker's stack: others who want the same one wait for it, those of
+ *          another stream do not.
  * shape:   one (m, n, k) that a gate has seen.
  */
 #ifndef OCI_LIBOC_OPCACHE_H
@@ -29,9 +31,10 @@ struct oc_opcache {
   size_t kernel_count, scratch_count;   /* atomic to read */
 
   pthread_mutex_t lock;       /* writers of all of it */
-  pthread_cond_t turn;        /* a kernel's or tag's turn was given back */
+  pthread_cond_t turn;        /* a kernel's turn was given back, or a buffer made */
   struct link scratches;      /* published */
   struct link outgrown;       /* retired by growth: a graph or queued work may use them */
+  struct link growing;        /* struct growth */
   struct link limbo, idle;    /* records without a block: before and after a grace period */
   size_t limbo_count;
 };
@@ -63,7 +66,6 @@ struct tag {
   struct scratch *plain;      /* atomic; NULL: none */
   struct map on_stream;       /* by stream key: v0 pointer, v1 bytes, entry struct scratch */
   struct map shapes;          /* by hash of (m, n, k): entry struct shape */
-  uint64_t turn;              /* thread that grows a buffer of this tag now */
   uint32_t fired;             /* atomic: `once` was answered true */
   uint32_t reached __attribute__((aligned(64)));   /* atomic: of first_n; written before 2^20, so on its own line */
 };

@@ -6,11 +6,11 @@
 
 #include "liboc/model.h"
 #include "liboc/opcache.h"
-#include "liboc/turn.h"
 #include "rcu/guard.h"
 #include "rcu/mem.h"
 
 #define LIMBO_MAX 256u
+#define GRAIN ((size_t)256)   /* the pool rounds a block up to this */
 
 struct want {
   const char *call;
@@ -55,7 +55,30 @@ static struct scratch *published(const struct tag *t, const struct want *w) {
   return oci_map_get(&t->on_stream, oci_stream_key(w->stream), &hit) ? oci_map_entry(hit.entry) : NULL;
 }
 
-/* A record, and room in the tag's map: so that publishing cannot fail. */
+struct growth {
+  struct link link;
+  const struct tag *tag;
+  bool on_stream;
+  oc_stream stream;
+  uint64_t thread;
+};
+
+static struct growth *growth_of(struct oc_opcache *c, const struct tag *t, const struct want *w) {
+  LINK_EACH(l, &c->growing) {
+    struct growth *g = CONTAINER(l, struct growth, link);
+    if (g->tag == t && g->on_stream == w->on_stream && g->stream == w->stream) return g;
+  }
+  return NULL;
+}
+
+/* With the lock held: waits until nobody makes this buffer. False: this thread does. */
+static bool wait_for_growth(struct oc_opcache *c, const struct tag *t, const struct want *w) {
+  for (struct growth *g; (g = growth_of(c, t, w)); pthread_cond_wait(&c->turn, &c->lock))
+    if (g->thread == oci_thread_id()) return false;
+  return true;
+}
+
+/* A record, and room in the tag's map. */
 static struct scratch *prepare(struct oc_opcache *c, struct tag *t, const struct want *w) {
   if (w->on_stream && !oci_map_reserve(&t->on_stream)) return NULL;
   if (link_empty(&c->idle)) return oci_alloc(c->tag_names.heap, sizeof(struct scratch));
@@ -87,28 +110,47 @@ static void publish(struct oc_opcache *c, struct tag *t, const struct want *w, s
   if (old) retire_old(c, old);
 }
 
-/* At least half as much again as before, so that all that was outgrown is at most twice what lives (G7). */
+/* At least half as much again as the old block took, so that all that was outgrown is at most twice what lives, in
+   blocks of few bytes too (G7). */
 static size_t grown(const struct scratch *old, size_t bytes) {
-  size_t least = old ? (size_t)old->bytes + (size_t)(old->bytes + 1) / 2 : 0;
+  size_t block = old ? ((size_t)old->bytes + GRAIN - 1) / GRAIN * GRAIN : 0, least = block + block / 2;
   return bytes > least ? bytes : least;
 }
 
-static oc_status grow_locked(struct oc_opcache *c, struct tag *t, const struct want *w, oc_devptr *out) {
-  struct oc_model *m = oci_model_of_opcache(c);
-  struct scratch *s = prepare(c, t, w);
-  if (!s) return oci_error(OC_E_HOST_NOMEM, "%s(%s): out of host memory", w->call, oci_name_a(&t->name));
-  size_t bytes = grown(published(t, w), w->bytes);
+static oc_status no_memory(const struct tag *t, const struct want *w) {
+  return oci_error(OC_E_HOST_NOMEM, "%s(%s): out of host memory", w->call, oci_name_a(&t->name));
+}
+
+/* The block, without the lock. */
+static oc_status make(struct oc_opcache *c, const struct tag *t, const struct want *w, size_t bytes, oc_devptr *out) {
   char owner[256];
   snprintf(owner, sizeof owner, "scratch %s", oci_name_a(&t->name));
-  oci_turn_take(&t->turn);
+  return oci_model_alloc(oci_model_of_opcache(c), bytes, 0, BLOCK_SCRATCH, owner, w->site, out, w->call);
+}
+
+/* Others may have filled the tag's map meanwhile. */
+static oc_status publish_made(struct oc_opcache *c, struct tag *t, const struct want *w, struct scratch *s, uint64_t ptr, size_t bytes) {
+  if (!w->on_stream || oci_map_reserve(&t->on_stream)) {
+    publish(c, t, w, s, ptr, bytes);
+    return OC_OK;
+  }
+  (void)oci_pool_free(oci_model_of_opcache(c)->pool.core, ptr, BLOCK_BIT(BLOCK_SCRATCH), RELEASE_NOW, NULL, true);
+  return no_memory(t, w);
+}
+
+static oc_status grow_locked(struct oc_opcache *c, struct tag *t, const struct want *w, oc_devptr *out) {
+  struct scratch *s = prepare(c, t, w);
+  if (!s) return no_memory(t, w);
+  size_t bytes = grown(published(t, w), w->bytes);
+  struct growth g = {.tag = t, .on_stream = w->on_stream, .stream = w->stream, .thread = oci_thread_id()};
+  link_add_tail(&c->growing, &g.link);
   pthread_mutex_unlock(&c->lock);
-  oc_devptr ptr = 0;
-  oc_status st = oci_model_alloc(m, bytes, 0, BLOCK_SCRATCH, owner, w->site, &ptr, w->call);
+  oc_status st = make(c, t, w, bytes, out);
   pthread_mutex_lock(&c->lock);
+  if (!st) st = publish_made(c, t, w, s, *out, bytes);
   if (st) link_add_tail(&c->idle, &s->link);
-  else publish(c, t, w, s, ptr, bytes);
-  oci_turn_give(&t->turn, &c->turn);
-  *out = ptr;
+  link_remove(&g.link);
+  pthread_cond_broadcast(&c->turn);
   return st;
 }
 
@@ -116,7 +158,7 @@ static oc_status grow(struct oc_opcache *c, struct tag *t, const struct want *w,
   oc_devptr ptr = 0;
   oc_status st = OC_OK;
   pthread_mutex_lock(&c->lock);
-  if (!oci_turn_wait(&t->turn, &c->turn, &c->lock))
+  if (!wait_for_growth(c, t, w))
     st = oci_error(OC_E_REENTRANT, "%s(%s): the backend came back for the buffer it is making", w->call, oci_name_a(&t->name));
   else if (!scratch_hit(c, t, w, &ptr))
     st = grow_locked(c, t, w, &ptr);
@@ -125,10 +167,18 @@ static oc_status grow(struct oc_opcache *c, struct tag *t, const struct want *w,
   return st;
 }
 
+/* In a capture nothing grows. But a buffer that another thread is just replacing is there all the time. */
+static bool hit_locked(struct oc_opcache *c, const struct tag *t, const struct want *w, oc_devptr *out) {
+  pthread_mutex_lock(&c->lock);
+  bool hit = scratch_hit(c, t, w, out);
+  pthread_mutex_unlock(&c->lock);
+  return hit;
+}
+
 static oc_status miss_in_call(struct oc_opcache *c, struct tag *t, const struct want *w, oc_devptr *out) {
   struct oc_model *m = oci_model_of_opcache(c);
   if (oci_in_capture())
-    return oci_error(OC_E_CAPTURING, "%s(%s): no buffer of %zu bytes yet, and a capture is entered", w->call,
+    return hit_locked(c, t, w, out) ? OC_OK : oci_error(OC_E_CAPTURING, "%s(%s): no buffer of %zu bytes yet, and a capture is entered", w->call,
                      oci_name_a(&t->name), w->bytes);
   oc_status st = w->on_stream ? oci_stream_check(m, w->stream, w->call) : OC_OK;
   if (!st && w->on_stream) st = oci_stream_name(m, w->stream);
@@ -279,7 +329,8 @@ oc_status oc_opcache_release(oc_opcache *c) {
 struct forget_call {
   struct oc_opcache *c;
   oc_stream stream;
-  struct link gone;
+  struct link gone;       /* published until now */
+  struct link outgrown;   /* before that, and in no graph */
 };
 
 static void forget_in_tag(void *arg, struct name *n) {
@@ -289,12 +340,42 @@ static void forget_in_tag(void *arg, struct name *n) {
   if (oci_map_get(&t->on_stream, oci_stream_key(f->stream), &hit)) unpublish(f->c, oci_map_entry(hit.entry), &f->gone);
 }
 
-/* Reusable once the stream's work is done. Where that cannot be marked, kept until graphs_gone or teardown: never
-   handed out too early. */
+static void take_outgrown(struct forget_call *f) {
+  struct oc_model *m = oci_model_of_opcache(f->c);
+  LINK_EACH(l, &f->c->outgrown) {
+    struct scratch *s = CONTAINER(l, struct scratch, link);
+    if (s->on_stream && s->stream == f->stream && !held_by_graph(m, s)) link_move_tail(&f->outgrown, l);
+  }
+}
+
+/* Reusable once the stream's work is done; without events the stream has been waited for. Where that cannot be
+   marked, kept until graphs_gone or teardown: never handed out too early. */
 static void free_after(struct oc_model *m, const struct scratch *s, oc_stream stream) {
   const unsigned class = BLOCK_BIT(BLOCK_SCRATCH);
-  if (!held_by_graph(m, s) && oci_pool_free(m->pool.core, s->ptr, class, RELEASE_AFTER, stream, true) == POOL_OK) return;
+  enum pool_release how = oci_dev_has_events(m->backend) ? RELEASE_AFTER : RELEASE_NOW;
+  if (!held_by_graph(m, s) && oci_pool_free(m->pool.core, s->ptr, class, how, stream, true) == POOL_OK) return;
   (void)oci_pool_free(m->pool.core, s->ptr, class, RELEASE_RETIRE, NULL, true);
+}
+
+/* The same for one that is retired already. */
+static bool unretire_after(struct oc_model *m, const struct scratch *s, oc_stream stream) {
+  if (!oci_dev_has_events(m->backend)) return oci_pool_unretire(m->pool.core, s->ptr) == POOL_OK;
+  return oci_pool_unretire_after(m->pool.core, s->ptr, stream) == POOL_OK;
+}
+
+/* All blocks of the stream; the records that have none any more are counted. */
+static size_t free_forgotten(struct oc_model *m, struct forget_call *f) {
+  size_t n = 0;
+  LINK_EACH(l, &f->gone) {
+    free_after(m, CONTAINER(l, struct scratch, link), f->stream);
+    n++;
+  }
+  LINK_EACH(o, &f->outgrown) {
+    if (!unretire_after(m, CONTAINER(o, struct scratch, link), f->stream)) continue;
+    link_move_tail(&f->gone, o);
+    n++;
+  }
+  return n;
 }
 
 /* An engine that makes a stream a request, and nothing else that waits for guards, would pile records up. */
@@ -310,16 +391,15 @@ void oci_scratch_forget_stream(struct oc_opcache *c, oc_stream s) {
   struct oc_model *m = oci_model_of_opcache(c);
   struct forget_call f = {.c = c, .stream = s};
   link_init(&f.gone);
+  link_init(&f.outgrown);
   pthread_mutex_lock(&c->lock);
   oci_names_each(&c->tag_names, forget_in_tag, &f);
+  take_outgrown(&f);
   pthread_mutex_unlock(&c->lock);
-  size_t n = 0;
-  LINK_EACH(l, &f.gone) {
-    free_after(m, CONTAINER(l, struct scratch, link), s);
-    n++;
-  }
+  size_t n = free_forgotten(m, &f);
   pthread_mutex_lock(&c->lock);
   link_splice(&c->limbo, &f.gone);
+  link_splice(&c->outgrown, &f.outgrown);
   __atomic_store_n(&c->limbo_count, c->limbo_count + n, __ATOMIC_RELAXED);
   pthread_mutex_unlock(&c->lock);
   recycle_limbo(c);
