@@ -18,7 +18,11 @@
 
 #include "rcu/error.h"
 
+#if defined(__SANITIZE_ADDRESS__)
+#define MAP_FROM ((size_t)1 << 40)   /* of pages that we map it would see neither the bounds nor what they point to */
+#else
 #define MAP_FROM ((size_t)1 << 20)
+#endif
 #define HUGE_FROM ((size_t)4 << 20)
 
 #if defined(OC_JEMALLOC_PRIVATE) || defined(OC_JEMALLOC_HOST)
