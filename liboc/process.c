@@ -22,9 +22,8 @@ void oci_process_unlock(void) {
 
 /* ---- fork ---- */
 
-/* A fork inside a guard must not wait for a grace period that waits for that guard: then liburcu's hooks are left
-   out, and the child may use no backend at all. */
-static bool forked_in_guard;
+/* The fork could not wait for liburcu (see oci_guard_fork): the child may use no backend at all. */
+static bool unusable_child;
 
 static void each_lock(enum oci_fork_step step) {
   oci_tasks_fork(step);
@@ -35,8 +34,7 @@ static void each_lock(enum oci_fork_step step) {
 }
 
 static void before_fork(void) {
-  forked_in_guard = oci_guarded();
-  if (!forked_in_guard) oci_guard_fork(OCI_FORK_PREPARE);
+  unusable_child = !oci_guard_fork(OCI_FORK_PREPARE);
   oci_process_lock();
   each_lock(OCI_FORK_PREPARE);
 }
@@ -44,12 +42,12 @@ static void before_fork(void) {
 static void after_fork(enum oci_fork_step step) {
   each_lock(step);
   oci_process_unlock();
-  if (!forked_in_guard) oci_guard_fork(step);
+  (void)oci_guard_fork(step);
 }
 
 static void in_parent(void) {
   after_fork(OCI_FORK_PARENT);
-  forked_in_guard = false;
+  unusable_child = false;
 }
 
 /* Marks all that the parent opened, so that even a hit says OC_E_FORKED: it reads the model's state anyway. */
@@ -78,8 +76,9 @@ static void register_fork(void) {
 oc_status oci_process_add_backend(oc_backend *b) {
   pthread_once(&fork_once, register_fork);
   if (fork_error) return oci_error(OC_E_HOST_NOMEM, "oc_backend_create: pthread_atfork failed (%d)", fork_error);
-  if (forked_in_guard)
-    return oci_error(OC_E_FORKED, "oc_backend_create: this process was forked inside a guard; it cannot use liboc");
+  if (unusable_child)
+    return oci_error(OC_E_FORKED, "oc_backend_create: this process was forked inside a guard, or while a thread waited long "
+                     "for one; it cannot use liboc");
   oci_process_lock();
   link_add_tail(&backends, &b->in_process);
   oci_process_unlock();

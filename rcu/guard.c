@@ -3,10 +3,18 @@
 
 #include "rcu/guard.h"
 
+#include <pthread.h>
+#include <time.h>
+
 #ifdef OC_TSAN
 #include <sanitizer/tsan_interface.h>
 #include <urcu/urcu-bp.h>
 #endif
+
+/* Grace periods that are being waited for: liburcu holds its lock meanwhile, which its fork hook would wait for. */
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t none_syncing = PTHREAD_COND_INITIALIZER;
+static unsigned syncing;
 
 #ifndef OC_TSAN
 
@@ -24,7 +32,7 @@ bool oci_guarded(void) {
   return r && (r->ctr & URCU_BP_GP_CTR_NEST_MASK) != 0;
 }
 
-void oci_guard_sync(void) {
+static void grace_period(void) {
 #ifndef OC_FAULT_NO_GRACE   /* a planted fault, to show that the tests would notice */
   urcu_bp_synchronize_rcu();
 #endif
@@ -57,7 +65,7 @@ bool oci_guarded(void) {
   return urcu_bp_read_ongoing() != 0;
 }
 
-void oci_guard_sync(void) {
+static void grace_period(void) {
 #ifndef OC_FAULT_NO_GRACE
   __tsan_release(&synced);
   urcu_bp_synchronize_rcu();
@@ -67,10 +75,53 @@ void oci_guard_sync(void) {
 
 #endif
 
-void oci_guard_fork(enum oci_fork_step step) {
-  switch (step) {
-    case OCI_FORK_PREPARE: urcu_bp_before_fork(); break;
-    case OCI_FORK_PARENT: urcu_bp_after_fork_parent(); break;
-    case OCI_FORK_CHILD: urcu_bp_after_fork_child(); break;
-  }
+/* ---- fork ---- */
+
+#define PATIENCE_MS 500   /* a grace period takes a few */
+
+static void sync_begins(void) {
+  pthread_mutex_lock(&gate);
+  syncing++;
+  pthread_mutex_unlock(&gate);
+}
+
+static void sync_ends(void) {
+  pthread_mutex_lock(&gate);
+  if (--syncing == 0) pthread_cond_broadcast(&none_syncing);
+  pthread_mutex_unlock(&gate);
+}
+
+void oci_guard_sync(void) {
+  sync_begins();
+  grace_period();
+  sync_ends();
+}
+
+static struct timespec in_a_while(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_REALTIME, &t);
+  t.tv_nsec += PATIENCE_MS * 1000000L;
+  t.tv_sec += t.tv_nsec / 1000000000;
+  t.tv_nsec %= 1000000000;
+  return t;
+}
+
+/* The gate stays locked from here to after the fork: no grace period can begin. */
+static bool prepare(void) {
+  struct timespec end = in_a_while();
+  pthread_mutex_lock(&gate);
+  bool in_time = !oci_guarded();
+  while (in_time && syncing) in_time = pthread_cond_timedwait(&none_syncing, &gate, &end) == 0;
+  if (in_time) urcu_bp_before_fork();
+  return in_time;
+}
+
+bool oci_guard_fork(enum oci_fork_step step) {
+  static bool quiet;   /* under the gate */
+  if (step == OCI_FORK_PREPARE) return quiet = prepare();
+  if (quiet && step == OCI_FORK_PARENT) urcu_bp_after_fork_parent();
+  if (quiet && step == OCI_FORK_CHILD) urcu_bp_after_fork_child();
+  bool was = quiet;
+  pthread_mutex_unlock(&gate);
+  return was;
 }

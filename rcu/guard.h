@@ -23,8 +23,10 @@ void oci_guard_attach(void);
 bool oci_guarded(void);
 /* Waits for every guard that is entered now. Not inside one. */
 void oci_guard_sync(void);
-/* liburcu's hooks: without them a fork while another thread is in a guard leaves the child waiting for it. */
-void oci_guard_fork(enum oci_fork_step step);
+/* liburcu's hooks: without them a fork while another thread is in a guard leaves the child waiting for it. False on
+   OCI_FORK_PREPARE: they can't run, because this thread is inside a guard or another one has waited for guards for a
+   while and may go on to (one of these may wait for the thread that forks). Then the child must not use guards. */
+bool oci_guard_fork(enum oci_fork_step step);
 
 #ifdef OC_TSAN
 
