@@ -151,6 +151,12 @@ static void put_entry(struct oc_derived *d, struct entry *e) {
   link_add_tail(&d->idle_entries, &e->link);
 }
 
+/* Back under the owner it had before, which the ledger knows: so this needs no memory, and cannot fail. */
+static void undo_reclass(struct oc_derived *d, const struct entry *e, const struct claim *c) {
+  const char *owner = c->was == BLOCK_BUILD ? oci_kind_owner(e->kind) : NULL;
+  if (c->reclass) (void)oci_pool_reclass(oci_model_of_derived(d)->pool.core, c->start, c->was, owner);
+}
+
 static oc_status take_claim(struct oc_derived *d, struct entry *e, int i, const struct claim *c, const char *call) {
   struct pool *pool = oci_model_of_derived(d)->pool.core;
   struct entry_value *half = &e->half[i];
@@ -158,11 +164,11 @@ static oc_status take_claim(struct oc_derived *d, struct entry *e, int i, const 
   if (c->ownership == NOBODY) return OC_OK;
   struct span *s = span_find(d, c->start);
   if (s && s->dying) return refuse(call, e->value[i], "a block that is being released");
-  if (c->reclass && oci_pool_reclass(pool, c->start, BLOCK_DERIVED, oci_kind_owner(e->kind)) != POOL_OK)
-    return oci_error_add(OC_E_NOT_OWNED, "%s: value 0x%llx", call, (unsigned long long)e->value[i]);
-  oc_status st = s ? OC_OK : span_make(d, c->type, c->start, c->bytes, call, &s);
+  oc_status st = c->reclass ? oci_pool_reclass(pool, c->start, BLOCK_DERIVED, oci_kind_owner(e->kind)) : POOL_OK;
+  if (st) return oci_error_add(st, "%s: value 0x%llx", call, (unsigned long long)e->value[i]);
+  st = s ? OC_OK : span_make(d, c->type, c->start, c->bytes, call, &s);
   if (st) {
-    if (c->reclass) (void)oci_pool_reclass(pool, c->start, c->was, NULL);
+    undo_reclass(d, e, c);
     return st;
   }
   half->span = s;
@@ -173,7 +179,7 @@ static oc_status take_claim(struct oc_derived *d, struct entry *e, int i, const 
 static void give_claim_up(struct oc_derived *d, struct entry *e, int i, const struct claim *c) {
   struct span *s = e->half[i].span;
   if (!s) return;
-  if (c->reclass) (void)oci_pool_reclass(oci_model_of_derived(d)->pool.core, c->start, c->was, NULL);
+  undo_reclass(d, e, c);
   oci_span_put(d, s);
 }
 
