@@ -460,7 +460,7 @@ int main(void) {
   tcase_add_test(c, keys_that_meet_in_one_slot_are_told_apart);
   tcase_add_test(c, without_memory_nothing_changes);
   tcase_add_test(c, each_key_is_told_once_and_may_be_dropped);
-  tcase_add_loop_test(c, g30_an_ever_new_key_costs_at_most_64_bytes, 0, sizeof live_counts / sizeof *live_counts);
+  tcase_add_loop_test(c, g30_an_ever_new_key_costs_at_most_64_bytes, 0, (int)fx_scale(sizeof live_counts / sizeof *live_counts));
   tcase_add_test(c, g30_growing_is_bounded_by_the_live_keys);
   tcase_add_test(c, readers_see_whole_values_whatever_the_writer_does);
   tcase_add_test(c, lists_keep_order);
