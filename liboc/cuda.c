@@ -26,11 +26,6 @@ static oc_status no_output(const char *entry) {
   return oci_error(OC_E_INVALID, "%s: no place for the output", entry);
 }
 
-/* An event or a stream was refused because of a capture that the engine did not announce (G28). */
-static oc_status capturing_if(cu_result r, oc_status st) {
-  return oci_cuda_capture_refuses(r) ? OC_E_CAPTURING : st;
-}
-
 /* ---- memory ---- */
 
 static oc_status cuda_alloc(void *self, size_t bytes, oc_devptr *out) {
@@ -196,8 +191,7 @@ static oc_status cuda_synchronize(void *self, oc_stream stream) {
   struct cuda_scope s;
   oc_status st = oci_cuda_enter(self, CUDA_RELAXED, &s);
   if (st) return st;
-  cu_result r = s.driver->stream_synchronize(stream_of(stream));
-  return capturing_if(r, oci_cuda_leave(&s, r, "cuStreamSynchronize(%p)", (void *)stream));
+  return oci_cuda_leave(&s, s.driver->stream_synchronize(stream_of(stream)), "cuStreamSynchronize(%p)", (void *)stream);
 }
 
 /* It would break any capture in the context, whatever the modes: the library drains streams where it knows them. */
@@ -205,8 +199,7 @@ static oc_status cuda_synchronize_all(void *self) {
   struct cuda_scope s;
   oc_status st = oci_cuda_enter(self, CUDA_RELAXED, &s);
   if (st) return st;
-  cu_result r = s.driver->context_synchronize();
-  return capturing_if(r, oci_cuda_leave(&s, r, "cuCtxSynchronize"));
+  return oci_cuda_leave(&s, s.driver->context_synchronize(), "cuCtxSynchronize");
 }
 
 /* Also where the capture is broken, or where the legacy stream is asked about and another one captures. */
@@ -216,11 +209,9 @@ static oc_status cuda_capturing(void *self, oc_stream stream, bool *out) {
   if (!out) return no_output("capturing");
   oc_status st = oci_cuda_enter(self, CUDA_PLAIN, &s);
   if (st) return st;
-  cu_result r = s.driver->stream_capturing(stream_of(stream), &status);
-  st = oci_cuda_leave(&s, r, "cuStreamIsCapturing(%p)", (void *)stream);
-  bool refused = oci_cuda_capture_refuses(r);
-  if (st && !refused) return st;
-  *out = refused || status != CU_CAPTURE_NONE;
+  st = oci_cuda_leave(&s, s.driver->stream_capturing(stream_of(stream), &status), "cuStreamIsCapturing(%p)", (void *)stream);
+  if (st && st != OC_E_CAPTURING) return st;
+  *out = st == OC_E_CAPTURING || status != CU_CAPTURE_NONE;
   return OC_OK;
 }
 
@@ -239,8 +230,8 @@ static oc_status cuda_event_record(void *self, oc_event e, oc_stream stream) {
   struct cuda_scope s;
   oc_status st = oci_cuda_enter(self, CUDA_RELAXED, &s);
   if (st) return st;
-  cu_result r = s.driver->event_record(event_of(e), stream_of(stream));
-  return capturing_if(r, oci_cuda_leave(&s, r, "cuEventRecord(%p, stream %p)", (void *)e, (void *)stream));
+  return oci_cuda_leave(&s, s.driver->event_record(event_of(e), stream_of(stream)), "cuEventRecord(%p, stream %p)",
+                        (void *)e, (void *)stream);
 }
 
 static oc_status cuda_event_query(void *self, oc_event e) {
@@ -250,15 +241,15 @@ static oc_status cuda_event_query(void *self, oc_event e) {
   cu_result r = s.driver->event_query(event_of(e));
   bool pending = r == CU_E_NOT_READY;
   st = oci_cuda_leave(&s, pending ? CU_OK : r, "cuEventQuery(%p)", (void *)e);
-  return pending ? OC_MISS : capturing_if(r, st);
+  return pending ? OC_MISS : st;
 }
 
 static oc_status cuda_event_wait(void *self, oc_stream stream, oc_event e) {
   struct cuda_scope s;
   oc_status st = oci_cuda_enter(self, CUDA_RELAXED, &s);
   if (st) return st;
-  cu_result r = s.driver->stream_wait(stream_of(stream), event_of(e), 0);
-  return capturing_if(r, oci_cuda_leave(&s, r, "cuStreamWaitEvent(%p, event %p)", (void *)stream, (void *)e));
+  return oci_cuda_leave(&s, s.driver->stream_wait(stream_of(stream), event_of(e), 0), "cuStreamWaitEvent(%p, event %p)",
+                        (void *)stream, (void *)e);
 }
 
 static oc_status cuda_event_destroy(void *self, oc_event e) {

@@ -46,12 +46,18 @@ oc_status oci_cuda_status(cu_result r) {
     case CU_E_TENSOR_MEMORY_LEAK:
     case CU_E_MPS_CLIENT_TERMINATED:
     case CU_E_EXTERNAL_DEVICE: return OC_E_DEVICE_LOST;
+    /* Refused because of a capture that the engine did not announce (G28, S28). */
+    case CU_E_CAPTURE_UNSUPPORTED:
+    case CU_E_CAPTURE_INVALIDATED:
+    case CU_E_CAPTURE_MERGE:
+    case CU_E_CAPTURE_UNMATCHED:
+    case CU_E_CAPTURE_UNJOINED:
+    case CU_E_CAPTURE_ISOLATION:
+    case CU_E_CAPTURE_IMPLICIT:
+    case CU_E_CAPTURED_EVENT:
+    case CU_E_CAPTURE_WRONG_THREAD: return OC_E_CAPTURING;
     default: return OC_E_BACKEND;
   }
-}
-
-bool oci_cuda_capture_refuses(cu_result r) {
-  return r >= CU_E_CAPTURE_UNSUPPORTED && r <= CU_E_CAPTURE_WRONG_THREAD;
 }
 
 /* ---- words ---- */

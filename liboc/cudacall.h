@@ -42,10 +42,8 @@ oc_status oci_cuda_leave(struct cuda_scope *s, cu_result r, const char *fmt, ...
 oc_status oci_cuda_enter_bare(const struct cuda *c, struct cuda_scope *s);
 
 /* The status of an answer: OC_E_DEVICE_NOMEM, OC_E_DEVICE_LOST (the context is gone for good), OC_E_INVALID,
-   OC_E_NOT_FOUND, OC_E_UNSUPPORTED, else OC_E_BACKEND. */
+   OC_E_NOT_FOUND, OC_E_UNSUPPORTED, OC_E_CAPTURING, else OC_E_BACKEND. */
 oc_status oci_cuda_status(cu_result r);
-/* Refused because of a capture? */
-bool oci_cuda_capture_refuses(cu_result r);
 
 /* ---- images: cudaimage.c ---- */
 

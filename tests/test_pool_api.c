@@ -324,6 +324,10 @@ START_TEST(g17_only_out_of_memory_moves_the_latch) {
   if (!fx_can(FX_FAIL)) { fx_skip("needs failures by order"); return; }
   const oc_status others[] = {OC_E_BACKEND, OC_E_INVALID, OC_E_UNSUPPORTED, OC_E_DEVICE_LOST, OC_E_HOST_NOMEM, OC_E_CAPTURING};
   for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    if (others[i] == OC_E_HOST_NOMEM && fx_which() == FX_CUDA) {
+      fx_skip("the driver has one number for both memories that run out");
+      continue;
+    }
     oc_backend *b = fx_open(NULL);
     oc_model *m = fx_model(b);
     oc_devptr p = 42;
