@@ -1189,8 +1189,10 @@ START_TEST(s3_a_thousand_cycles_are_flat) {
   ck_assert_uint_eq(fx_events(b), 0);
   ck_assert_uint_eq(last.fds, first.fds);
   ck_assert_uint_eq(last.threads, first.threads);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)   /* they keep books of their own */
   ck_assert_msg(last.maps <= first.maps + 4, "%zu mappings, %zu before", last.maps, first.maps);
   ck_assert_msg(last.host <= first.host + 65536, "%zu host bytes, %zu before", last.host, first.host);
+#endif
   fx_close(b);
 }
 END_TEST
