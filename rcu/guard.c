@@ -47,7 +47,13 @@ void oci_guard_attach(void) {
   urcu_bp_read_unlock();
 }
 
+/* liburcu's thread-exit hook has ended the thread's guards. */
+static bool ended(void) {
+  return oci_self.guards != 0 && !urcu_bp_read_ongoing();
+}
+
 void oci_guard_enter(void) {
+  if (ended()) oci_self.guards = 0;
   oci_self.guards++;
   urcu_bp_read_lock();
   __tsan_acquire(&synced);
@@ -55,7 +61,9 @@ void oci_guard_enter(void) {
 
 bool oci_guard_leave(void) {
   if (oci_self.guards == 0) return false;
+  bool over = ended();
   oci_self.guards--;
+  if (over) return true;
   __tsan_release(&left);
   urcu_bp_read_unlock();
   return true;
