@@ -79,7 +79,8 @@ static oc_status launch(struct order *o, const uint64_t out[2])
 
   if (st != OC_OK)
     return st;
-  if (oct_launch(&o->run->device, k, (const uint64_t *)&params, sizeof params / 8, o->stream, o->why))
+  if (oct_launch(&o->run->device, k, oct_derive_shape(j->derivation, j->matrix->rows), (const uint64_t *)&params,
+                 sizeof params / 8, o->stream, o->why))
     return OC_OK;
   o->worded = true;
   return OC_E_BACKEND;

@@ -41,13 +41,9 @@ bool oct_device_open(struct device *d, const char *backend, size_t device_bytes,
   else if (strcmp(backend, "cuda") == 0)
     st = oc_backend_open_cuda(NULL, &d->backend);
   else
-    return oct_fault(why, "--backend: '%s' is none; host is the one that runs octool's kernels", oct_quote(&q, backend));
+    return oct_fault(why, "--backend: '%s' is none; host and cuda are", oct_quote(&q, backend));
   if (st != OC_OK)
     return oct_liboc_fault(why, st, "opening the %s backend", backend);
-  if (strcmp(backend, "host") != 0) {
-    oct_device_close(d, why);
-    return oct_fault(why, "--backend: octool has no kernels for '%s' yet", backend);
-  }
   d->ops = oc_backend_table(d->backend);
   d->self = oc_backend_self(d->backend);
   if (d->ops->copy_h2d && d->ops->copy_d2h && d->ops->synchronize && d->ops->stream_create && d->ops->stream_destroy &&
@@ -102,16 +98,16 @@ bool oct_stream_destroy(const struct device *d, oc_stream s, struct fault *why)
   return st == OC_OK || entry_fault(d, st, "stream_destroy", why);
 }
 
-bool oct_launch(const struct device *d, oc_kernel k, const uint64_t *params, size_t count, oc_stream s,
-                struct fault *why)
+bool oct_launch(const struct device *d, oc_kernel k, struct shape shape, const uint64_t *params, size_t count,
+                oc_stream s, struct fault *why)
 {
-  static const uint32_t one[3] = {1, 1, 1};
+  const uint32_t grid[3] = {shape.blocks, 1, 1}, block[3] = {shape.threads, 1, 1};
   void *at[PARAMS_MAX];
   oc_status st;
 
   for (size_t i = 0; i < count; i++)
     at[i] = (void *)(uintptr_t)&params[i];
-  st = d->ops->launch(d->self, k, one, one, 0, s, at);
+  st = d->ops->launch(d->self, k, grid, block, 0, s, at);
   return st == OC_OK || entry_fault(d, st, "launch", why);
 }
 
@@ -137,13 +133,28 @@ void oct_host_free(const struct device *d, unsigned char *p)
     (void)!d->ops->host_free(d->self, p);
 }
 
-bool oct_device_used(const struct device *d, uint64_t *bytes, struct fault *why)
+static bool embedded_account(const struct device *d, struct device_account *a, struct fault *why)
 {
-  size_t free_bytes, total;
-  oc_status st = d->ops->mem_info(d->self, &free_bytes, &total);
+  oc_host_stats stats = {.struct_size = sizeof stats};
+  oc_status st = oc_host_get_stats(d->backend, &stats);
 
   if (st != OC_OK)
+    return oct_liboc_fault(why, st, "the device's figures");
+  *a = (struct device_account){.counts = true, .used = stats.device_used + stats.managed_used,
+                               .stale_launches = stats.stale_launches, .frees = oc_host_calls(d->backend, "free")};
+  return true;
+}
+
+bool oct_device_account(const struct device *d, struct device_account *a, struct fault *why)
+{
+  size_t free_bytes, total;
+  oc_status st;
+
+  if (strcmp(d->ops->name, "host") == 0)
+    return embedded_account(d, a, why);
+  st = d->ops->mem_info(d->self, &free_bytes, &total);
+  if (st != OC_OK)
     return entry_fault(d, st, "mem_info", why);
-  *bytes = total - free_bytes;
+  *a = (struct device_account){.used = total - free_bytes};
   return true;
 }

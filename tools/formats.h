@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The encodings of derived weights as the kernels make them: by bits, in IEEE binary32, round to nearest even,
- * true division, no contraction. tools/reference.h makes the same values another way; neither uses the other.
+ * The encodings of derived weights as the kernels make them, whole matrices on the host, by the arithmetic of
+ * tools/kernels/derive_math.h. tools/reference.h makes the same values another way; neither uses the other.
  *
  * Layouts of an [N rows][K columns] matrix:
  *   bf16            [N][K] BF16
@@ -13,18 +13,9 @@
 #ifndef OCTOOL_FORMATS_H
 #define OCTOOL_FORMATS_H
 
-#include "tools/dtype.h"
+#include "tools/kernels/derive_math.h"
 
-#include <string.h>
-
-static inline float oct_bf16_to_f32(uint16_t code)
-{
-  uint32_t u = (uint32_t)code << 16;
-  float x;
-
-  memcpy(&x, &u, sizeof x);
-  return x;
-}
+float oct_bf16_to_f32(uint16_t code);
 float oct_f16_to_f32(uint16_t code);
 float oct_e4m3_to_f32(uint8_t code);
 float oct_e2m1_to_f32(uint8_t code);    /* the low nibble */
@@ -32,14 +23,6 @@ float oct_e2m1_to_f32(uint8_t code);    /* the low nibble */
 uint16_t oct_f32_to_bf16(float x);
 uint8_t  oct_f32_to_e4m3(float x);
 uint8_t  oct_f32_to_e2m1(float x);
-
-/* A matrix as a kernel finds it. FP8: `data` are E4M3 codes, `scales` the rows'; else scales is not read. */
-struct matrix_in {
-  const void *data;
-  const float *scales;
-  enum source_kind kind;
-  size_t rows, columns;
-};
 
 void oct_derive_bf16(const struct matrix_in *in, uint16_t *out);
 void oct_derive_fp8(const struct matrix_in *in, uint8_t *codes, float *scales);

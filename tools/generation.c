@@ -14,6 +14,8 @@ static bool create_model(struct run *r, struct generation *g, struct fault *why)
   uint64_t scratch = (r->checkpoint.most_rows * sizeof(float) + 512) * r->options.threads;
   oc_model_options options = {.struct_size = sizeof options, .name = "octool run", .arena_min = ARENA_MIN};
   oc_kernel_key *keys[OCT_KERNELS];
+  const void *image;
+  size_t bytes;
   oc_status st;
 
   /* All sizes are known: one arena, or few, instead of many that double. */
@@ -22,7 +24,8 @@ static bool create_model(struct run *r, struct generation *g, struct fault *why)
   st = oc_model_create(r->device.backend, &options, &g->model);
   if (st != OC_OK)
     return oct_liboc_fault(why, st, "creating the model");
-  st = oc_model_load_module(g->model, OCT_MODULE, &oct_kernels, sizeof oct_kernels);
+  image = oct_kernel_image(r->device.ops->name, &bytes);
+  st = oc_model_load_module(g->model, OCT_MODULE, image, bytes);
   if (st != OC_OK)
     return oct_liboc_fault(why, st, "loading the kernels");
   oct_kernel_keys(keys);
@@ -145,6 +148,7 @@ static void add_report(struct totals *t, const oc_pool_stats *pool, const oc_rep
   t->arena_bytes = larger(t->arena_bytes, pool->arena_bytes);
   t->live_bytes_peak = larger(t->live_bytes_peak, pool->peak_live_bytes);
   t->blocks_swept += oc_report_blocks_swept(report);
+  t->bytes_leaked += (int64_t)(pool->arena_bytes - oc_report_bytes_freed(report));
   oc_string_free(t->report);
   oc_string_free(t->report_json);
   t->report = oc_report_text(report);

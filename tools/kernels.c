@@ -15,9 +15,9 @@ static float e4m3_value[256], e2m1_value[16];
 static void fill_tables(void)
 {
   for (uint32_t i = 0; i < 256; i++)
-    e4m3_value[i] = oct_e4m3_to_f32((uint8_t)i);
+    e4m3_value[i] = derive_e4m3_to_f32((uint8_t)i);
   for (uint32_t i = 0; i < 16; i++)
-    e2m1_value[i] = oct_e2m1_to_f32((uint8_t)i);
+    e2m1_value[i] = derive_e2m1_to_f32((uint8_t)i);
 }
 
 static uint64_t param(void *const *params, size_t i)
@@ -103,9 +103,9 @@ static float bf16_row(const uint16_t *w, const float *x, size_t n)
 
   for (; k + LANES <= n; k += LANES)
     for (size_t i = 0; i < LANES; i++)
-      part[i] += oct_bf16_to_f32(w[k + i]) * x[k + i];
+      part[i] += derive_bf16_to_f32(w[k + i]) * x[k + i];
   for (; k < n; k++)
-    part[k % LANES] += oct_bf16_to_f32(w[k]) * x[k];
+    part[k % LANES] += derive_bf16_to_f32(w[k]) * x[k];
   return sum_of(part);
 }
 
@@ -217,7 +217,7 @@ static void matvec_nvfp4_t(const oc_host_launch *launch, void *const *params)
     matvec_tile(&p, &u, r, p.rows - r < TILE ? p.rows : r + TILE);
 }
 
-/* ---- The table, and the keys into it ---- */
+/* ---- The images ---- */
 
 static const uint32_t param_bytes[] = {8, 8, 8, 8, 8, 8, 8};
 
@@ -236,6 +236,39 @@ static const oc_host_function functions[] = {
 };
 
 const oc_host_module oct_kernels = {sizeof oct_kernels, sizeof functions / sizeof functions[0], functions};
+
+const void *oct_kernel_image(const char *backend, size_t *bytes)
+{
+  bool gpu = strcmp(backend, "cuda") == 0;
+
+  *bytes = gpu ? oct_ptx_bytes : sizeof oct_kernels;
+  return gpu ? (const void *)oct_ptx : &oct_kernels;
+}
+
+/* ---- Shapes ---- */
+
+static uint32_t at_most(size_t n, uint32_t most)
+{
+  return n < most ? (uint32_t)n : most;
+}
+
+struct shape oct_derive_shape(enum derivation d, size_t rows)
+{
+  /* Each block of an NVFP4 kernel finds the matrix's scale for itself: few of them. */
+  uint32_t most = d == DERIVE_BF16 || d == DERIVE_FP8 ? 1u << 16 : 16;
+
+  return (struct shape){at_most(rows, most), 512};
+}
+
+struct shape oct_matvec_shape(enum derivation d, size_t rows)
+{
+  /* nvfp4-t: a thread for each row; else a block. */
+  size_t blocks = d == DERIVE_NVFP4_T ? (rows + 127) / 128 : rows;
+
+  return (struct shape){at_most(blocks, 1u << 16), 128};
+}
+
+/* ---- Keys ---- */
 
 static oc_kernel_key derive_keys[DERIVATIONS] = {
   [DERIVE_BF16] = OC_KERNEL_KEY(OCT_MODULE, "derive_bf16"),

@@ -18,7 +18,7 @@ static const char help[] =
   "BF16 or F16) with kernels, verifies each byte, and serves: threads look up, launch and check matrix-vector\n"
   "products, while the model is loaded anew and the old one torn down. Ends with a teardown and its report.\n"
   "\n"
-  "  --backend NAME    host (the default), the embedded device\n"
+  "  --backend NAME    host (the default), the embedded device; or cuda, a GPU\n"
   "  --threads N       serving threads; default 2\n"
   "  --seconds S       serve for at least S seconds; default 2\n"
   "  --swap K          load anew and swap K times meanwhile; default 1\n"
@@ -121,34 +121,34 @@ static bool retire_all(struct run *r, struct fault *why)
   return ok;
 }
 
-static bool account(struct run *r, uint64_t used_before, uint64_t frees_before, struct fault *why)
+/* Without the device's own counts, what went back is what the teardowns' reports say: totals has it. */
+static bool account(struct run *r, const struct device_account *before, struct fault *why)
 {
-  oc_host_stats stats = {.struct_size = sizeof stats};
-  uint64_t used;
-  oc_status st = oc_host_get_stats(r->device.backend, &stats);
+  struct device_account now;
 
-  if (st != OC_OK)
-    return oct_liboc_fault(why, st, "the device's figures");
-  if (!oct_device_used(&r->device, &used, why))
+  if (!oct_device_account(&r->device, &now, why))
     return false;
-  r->totals.stale_launches = stats.stale_launches;
-  r->totals.device_frees = oc_host_calls(r->device.backend, "free") - frees_before;
-  r->totals.bytes_leaked = (int64_t)(used + stats.managed_used - used_before);
+  r->totals.device_counts = now.counts;
+  r->totals.device_growth = (int64_t)(now.used - before->used);
+  r->totals.stale_launches = now.stale_launches;
+  r->totals.device_frees = now.frees - before->frees;
+  if (now.counts)
+    r->totals.bytes_leaked = r->totals.device_growth;
   return true;
 }
 
 static void with_device(struct run *r)
 {
   struct fault why = {""};
-  uint64_t used = 0, frees = oc_host_calls(r->device.backend, "free");
+  struct device_account before;
 
-  if (!oct_device_used(&r->device, &used, &why)) {
+  if (!oct_device_account(&r->device, &before, &why)) {
     oct_run_fail(r, &why);
     return;
   }
   keep(r, make_input(r, &why) && open_loader(r, &why) && serve(r, &why), &why);
   keep(r, retire_all(r, &why), &why);
-  keep(r, account(r, used, frees, &why), &why);
+  keep(r, account(r, &before, &why), &why);
   keep(r, close_loader(r, &why), &why);
 }
 
@@ -313,6 +313,8 @@ int oct_run_main(int argc, char **argv)
     return oct_usage("run", "no file is given");
   if (r.options.inject == INJECT_NO_GRACE && r.options.swaps == 0)
     return oct_usage("run", "--inject no-grace needs a teardown meanwhile: --swap 1 or more");
+  if (r.options.inject == INJECT_NO_GRACE && strcmp(r.options.backend, "host") != 0)
+    return oct_usage("run", "--inject no-grace needs the host backend: elsewhere nothing says what such a launch does");
   r.options.files = argv + optind;
   r.options.file_count = (size_t)(argc - optind);
   oct_interrupt_catch();

@@ -45,7 +45,9 @@ struct totals {
   /* the main thread's alone */
   uint64_t swaps, blocks_swept, driver_allocs, driver_frees, arenas, arena_bytes, live_bytes_peak;
   uint64_t stale_launches, device_frees;
+  bool device_counts;               /* else those two are 0, and bytes_leaked is what the reports lack of the arenas */
   int64_t bytes_leaked;
+  int64_t device_growth;            /* bytes in use after less before, as the device says */
   uint64_t serving_ns;
   oc_status teardown;               /* the first that was not OC_OK */
   struct stopwatch lookups;         /* all servers' together */

@@ -20,7 +20,7 @@
 #include <stdlib.h>
 
 /* A launch that is kept past its model's end, on purpose (--inject no-grace). */
-struct straggler { oc_kernel kernel; struct matvec_params params; uint64_t generation; };
+struct straggler { oc_kernel kernel; struct shape shape; struct matvec_params params; uint64_t generation; };
 
 struct server {
   struct run *run;
@@ -112,8 +112,9 @@ static oc_status launch(struct server *t, struct generation *g, size_t job, stru
   t->first = __atomic_exchange_n(&g->checked[job], 1, __ATOMIC_RELAXED) == 0;
   t->check = t->first || job == t->sampled;
   if (t->straggles)
-    t->straggler = (struct straggler){kernel, p, g->number};
-  if (!oct_launch(d, kernel, (const uint64_t *)&p, sizeof p / 8, t->stream, why) ||
+    t->straggler = (struct straggler){kernel, oct_matvec_shape(j->derivation, j->matrix->rows), p, g->number};
+  if (!oct_launch(d, kernel, oct_matvec_shape(j->derivation, j->matrix->rows), (const uint64_t *)&p, sizeof p / 8,
+                  t->stream, why) ||
       (t->check && !oct_copy_out(d, t->result, p.y, j->matrix->rows * sizeof(float), t->stream, why)))
     return OC_E_BACKEND;
   return OC_OK;
@@ -258,14 +259,16 @@ static void straggle(struct server *t)
   gone = r->torn_down >= s->generation;
   pthread_mutex_unlock(&r->lock);
   if (gone)
-    (void)oct_launch(&r->device, s->kernel, (const uint64_t *)&s->params, sizeof s->params / 8, t->stream, &ignored);
+    (void)oct_launch(&r->device, s->kernel, s->shape, (const uint64_t *)&s->params, sizeof s->params / 8, t->stream,
+                     &ignored);
 }
 
 static void *serve(void *arg)
 {
   struct server *t = arg;
   struct fault why;
-  bool ok = true;
+  oc_status st = oc_thread_attach();     /* the first guard of a thread may take a lock: not in a pass */
+  bool ok = st == OC_OK || oct_liboc_fault(&why, st, "attaching a server's thread");
 
   while (ok && !stopping(t->run)) {
     ok = pass(t, &why);
