@@ -159,6 +159,10 @@ json moe.json 'd["reserved"]["ratio"] <= 1.005 and d["on_demand"]["ratio"] <= 1.
 json moe.json 'd["reserved"]["live_blocks"] == 295251 and d["bytes"] <= d["reserved"]["live_bytes"] <= d["reserved"]["arena_bytes"]'
 if head -n 50 moe.tsv | timeout 60 "$octool" inspect --shapes - >out 2>err; then ok; else fail "--shapes -"; fi
 
+printf 'a\tU8\t1152921504606846976\t1152921504606846976\n' >huge.tsv
+run 1 inspect --shapes huge.tsv
+says "over 16 TiB, for which no plan is made"
+
 # ---- run ----
 
 keys='["tensors", "bytes_loaded", "derived_built", "derived_verified", "verify_failures", "products_checked",
@@ -207,7 +211,13 @@ says "octool run: cut.safetensors: tensor '"
 says "(truncated?)"
 run 1 run --json no/such/folder one.safetensors
 says "no/such/folder: cannot be written"
-run 1 run --backend cuda one.safetensors
+# With a GPU it works; without one it says what is missing.
+timeout 300 "$octool" run --backend cuda --seconds 0 one.safetensors >out 2>err </dev/null
+case $? in
+0) ok ;;
+1) says "octool run: opening the cuda backend: OC_E_" ;;
+*) fail "--backend cuda" ;;
+esac
 run 1 run --backend frob one.safetensors
 says "--backend: 'frob' is none"
 if [ -w /dev/full ]; then

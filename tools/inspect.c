@@ -29,6 +29,8 @@ static const char help[] =
   "  --json OUT      the figures as JSON; - is standard output, alone then\n";
 
 static const uint64_t chunk = 2 << 20;
+/* A plan takes records on the host for each GiB of arenas, and address space. */
+static const uint64_t most = UINT64_C(16) << 40;
 
 struct options { const char *shapes, *json; bool list; char **files; size_t file_count; };
 
@@ -67,8 +69,8 @@ static double chunk_cost(uint64_t bytes)
 
 static bool sum_up(struct subject *s, struct fault *why)
 {
-  if (!oct_tensors_bytes(&s->tensors, &s->bytes) || s->bytes > (uint64_t)INT64_MAX / 4)
-    return oct_fault(why, "the tensors' bytes together are more than any device has");
+  if (!oct_tensors_bytes(&s->tensors, &s->bytes) || s->bytes > most)
+    return oct_fault(why, "the tensors together have over 16 TiB, for which no plan is made");
   for (size_t i = 0; i < s->tensors.count; i++) {
     uint64_t n = s->tensors.at[i].bytes;
 

@@ -4,6 +4,8 @@
 
 #include "tools/run.h"
 
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files are little-endian, and go to the device as they are");
+
 static size_t smaller(uint64_t a, size_t b)
 {
   return a < b ? (size_t)a : b;

@@ -174,7 +174,8 @@ static int tell(struct run *r, struct output *out)
   struct fault why = {""};
   bool told, clean;
 
-  if (!oct_output_is_stdout(out))
+  /* Without a model there is nothing to tell but the failure. */
+  if (r->totals.report && !oct_output_is_stdout(out))
     oct_print_outcome(r);
   told = oct_write_outcome(r, out, &why) && oct_flush_stdout(&why);
   if (!told)
