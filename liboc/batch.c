@@ -161,6 +161,7 @@ oc_status oci_batch_record(struct oc_derived *d, oc_stream s, struct batch **out
   pthread_mutex_lock(&d->lock);
   oci_batch_stored(d, *out, NULL);
   pthread_mutex_unlock(&d->lock);
+  *out = NULL;   /* the caller has nothing to give back */
   return st;
 }
 

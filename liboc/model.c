@@ -52,11 +52,12 @@ static char *own_name(struct oc_model *m, const char *name) {
 }
 
 static oc_status open_parts(struct oc_model *m, const oc_model_options *opt) {
-  m->name = own_name(m, opt->name);
-  if (!m->name) return oci_error(OC_E_HOST_NOMEM, "oc_model_create: out of host memory");
+  /* first what cannot fail: free_parts undoes all of it */
   oci_map_init(&m->streams, m->heap);
   oci_opcache_init(&m->opcache, m->heap);
   oci_derived_init(&m->derived, m->heap);
+  m->name = own_name(m, opt->name);
+  if (!m->name) return oci_error(OC_E_HOST_NOMEM, "oc_model_create: out of host memory");
   return oci_pool_open(m, opt);
 }
 

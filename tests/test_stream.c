@@ -295,6 +295,29 @@ START_TEST(a_refused_forget_changes_nothing) {
 }
 END_TEST
 
+/* A commit whose event could not be recorded ends its build, and leaves the earlier ones as they were. */
+START_TEST(a_commit_that_fails_to_record_holds_nobody_up) {
+  if (!fx_can(FX_FAIL)) { fx_skip("needs failures by order"); return; }
+  oc_backend *b = fx_open(NULL);
+  oc_model *m = fx_model(b);
+  oc_stream s = fx_stream(b);
+  oc_build *build;
+  uint64_t out[2], p[2] = {0};
+  for (uint64_t key = 1; key <= 3; key++) {
+    ck_status(oc_derived_begin(oc_model_derived(m), OC_BF16, key, &build, out), OC_MISS);
+    ck_ok(oc_build_alloc(build, 4096, 0, &p[0]));
+    ck_ok(oc_build_on_stream(build, s));
+    if (key == 2) fx_fail(b, "event_record", 1, 1, OC_E_BACKEND);
+    ck_status(oc_build_commit(build, p, NULL), key == 2 ? OC_E_BACKEND : OC_OK);
+  }
+  ck_assert_uint_eq(oc_derived_len(oc_model_derived(m)), 2);
+  ck_ok(oc_derived_settle(oc_model_derived(m)));
+  ck_ok(oc_model_destroy(m));
+  fx_stream_free(b, s);
+  fx_close(b);
+}
+END_TEST
+
 /* An engine that makes a stream a request: events, memory and records stay bounded. */
 START_TEST(a_stream_a_request_is_flat) {
   oc_backend *b = fx_open(&(struct fx_options){.recycle = true});
@@ -366,6 +389,7 @@ static Suite *suite(void) {
   tcase_add_test(t, without_events_forget_synchronises);
   tcase_add_test(t, forget_in_a_guard_and_in_a_capture);
   tcase_add_test(t, a_refused_forget_changes_nothing);
+  tcase_add_test(t, a_commit_that_fails_to_record_holds_nobody_up);
   tcase_add_test(t, a_stream_a_request_is_flat);
   tcase_add_test(t, streams_come_and_go_beside_invalidates);
   return s;
