@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: MIT
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 # What the tests of an installed liboc share. Sourced, with `set -eu` on, by scripts that make check runs.
 # Leaves a work folder in $work, and $failed at 0.
 
 : "${CC:?}" "${CXX:?}" "${top_srcdir:?}" "${top_builddir:?}"   # from make check
 work=$(mktemp -d)
 trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
-# shellcheck disable=SC2034  # the scripts exit with it
 failed=0
 export LC_ALL=C
 # What make tells its children is not for other makes.
@@ -14,7 +13,7 @@ unset MAKEFLAGS MFLAGS MAKELEVEL DESTDIR
 
 fail() {
   echo "FAIL: $*"
-failed=1
+  failed=1
 }
 
 # quietly COMMAND...: its output only if it fails.
