@@ -10,6 +10,7 @@
  */
 #include "config.h"
 
+#include <sched.h>
 #include <stdio.h>
 
 #include "tests/world.h"
@@ -626,14 +627,22 @@ static void check_value(uint64_t p, uint64_t oldest) {
   }
 }
 
+/* What was looked up stays as it is until the guard is left, whoever invalidates meanwhile. */
 static void read_values(struct arena_of_versions *a, uint64_t *state) {
+  uint64_t seen[8];
+  unsigned n = 0;
   oc_guard_enter();
-  for (unsigned n = 0; n < 8; n++) {
+  for (unsigned tries = 0; tries < 8; tries++) {
     unsigned i = (unsigned)(fx_random(state) % SOURCES);
-    uint64_t oldest = __atomic_load_n(&a->source[i].settled, __ATOMIC_ACQUIRE), p;
-    if (oc_derived_get_ptr(a->w.d, OC_BF16, key_of(i), &p) != OC_OK) continue;
-    check_value(p, oldest);
-    check_value(p, oldest);
+    uint64_t oldest = __atomic_load_n(&a->source[i].settled, __ATOMIC_ACQUIRE);
+    if (oc_derived_get_ptr(a->w.d, OC_BF16, key_of(i), &seen[n]) == OC_OK) check_value(seen[n++], oldest);
+  }
+  uint64_t version[8];
+  for (unsigned i = 0; i < n; i++) version[i] = __atomic_load_n((uint64_t *)(uintptr_t)seen[i], __ATOMIC_RELAXED);
+  for (unsigned pause = 0; pause < 20; pause++) sched_yield();
+  for (unsigned i = 0; i < n; i++) {
+    check_value(seen[i], version[i]);
+    ck_assert_uint_eq(__atomic_load_n((uint64_t *)(uintptr_t)seen[i], __ATOMIC_RELAXED), version[i]);
   }
   oc_guard_leave();
 }

@@ -319,6 +319,131 @@ START_TEST(g14_events_are_shared) {
 }
 END_TEST
 
+/* ---- the race of a record and a query ---- */
+
+/* Holds one call of an entry: before it is made, or after its answer is known but not yet given. */
+struct hold {
+  const char *entry;
+  bool after;
+  unsigned held, go;       /* atomic */
+};
+
+static bool hold_call(struct wrap *wrap, const char *entry, uint64_t arg, oc_status *answer) {
+  struct hold *h = wrap->hook_arg;
+  if (strcmp(entry, h->entry) != 0 || __atomic_exchange_n(&h->held, 1, __ATOMIC_ACQ_REL)) return false;
+  if (h->after) *answer = oc_backend_table(wrap->inner)->event_query(oc_backend_self(wrap->inner), (oc_event)(uintptr_t)arg);
+  fx_until(__atomic_load_n(&h->go, __ATOMIC_ACQUIRE));
+  return h->after;
+}
+
+static void lab_open_held(struct lab *l, struct wrap *wrap, struct hold *h) {
+  wrap_open(wrap, NULL);
+  l->w = world_on(wrap->outer, (oc_model_options){0});
+  lab_kernels(l);
+  l->s = fx_stream(l->w.b);
+  l->t = fx_stream(l->w.b);
+  wrap->hook_arg = h;
+  wrap->hook = hold_call;
+}
+
+static void lab_close_held(struct lab *l, struct wrap *wrap) {
+  ck_ok(oc_model_destroy(l->w.m));
+  fx_stream_free(l->w.b, l->s);
+  fx_stream_free(l->w.b, l->t);
+  wrap_close(wrap);
+}
+
+struct lookup_on { struct lab *l; oc_status st; uint64_t v; };
+
+static void look_up(void *arg) {
+  struct lookup_on *k = arg;
+  k->st = oc_derived_get_ptr_on(k->l->w.d, OC_BF16, ANY + 1, k->l->t, &k->v);
+}
+
+static void make_second(void *arg) {
+  struct lab *l = arg;
+  (void)make_on(l, ANY + 1, l->s, 2);
+}
+
+static bool is_held(struct hold *h) { return __atomic_load_n(&h->held, __ATOMIC_ACQUIRE); }
+
+/* The event is asked, and has passed; before the answer is there, a commit records it anew behind stalled work. The
+   answer is about the old record: the new value is not finished. */
+START_TEST(g14_a_query_that_a_record_overtakes) {
+  if (!fx_can(FX_STALL)) { fx_skip("no stall"); return; }
+  struct wrap wrap;
+  struct lab l;
+  struct hold h = {.entry = "event_query", .after = true};
+  lab_open_held(&l, &wrap, &h);
+  (void)make_on(&l, ANY, l.s, 1);
+  fx_sync(l.w.b, l.s);
+  struct call c = {.w = &l.w};
+  struct side settle;
+  side_start(&settle, call_settle, &c);
+  fx_until(is_held(&h));
+  fx_stall(wrap.inner, l.s, true);
+  oc_build *b = begin(&l.w, OC_BF16, ANY + 1);      /* settle closed the batch: its next commit opens another ... */
+  oc_devptr p = build_block(b, 256);
+  ck_ok(oc_build_on_stream(b, l.s));
+  fx_launch_fill(l.w.b, l.fill, l.s, p, 50, 64);
+  commit_one(b, p);
+  __atomic_store_n(&h.go, 1, __ATOMIC_RELEASE);
+  side_join(&settle);
+  uint64_t v;
+  unsigned waits = wrap_calls(&wrap, "event_wait");
+  ck_ok(oc_derived_get_ptr_on(l.w.d, OC_BF16, ANY + 1, l.t, &v));
+  ck_assert_uint_eq(wrap_calls(&wrap, "event_wait"), waits + 1);
+  /* ... so the same through a lookup, which leaves it open */
+  h = (struct hold){.entry = "event_query", .after = true};
+  fx_stall(wrap.inner, l.s, false);
+  fx_sync(l.w.b, l.s);
+  struct lookup_on look = {.l = &l};
+  struct side looker;
+  side_start(&looker, look_up, &look);
+  fx_until(is_held(&h));
+  fx_stall(wrap.inner, l.s, true);
+  p = make_on(&l, ANY + 2, l.s, 70);
+  __atomic_store_n(&h.go, 1, __ATOMIC_RELEASE);
+  side_join(&looker);
+  ck_assert_int_eq(look.st, OC_OK);
+  waits = wrap_calls(&wrap, "event_wait");
+  ck_ok(oc_derived_get_ptr_on(l.w.d, OC_BF16, ANY + 2, NULL, &v));
+  ck_assert_uint_eq(wrap_calls(&wrap, "event_wait"), waits + 1);
+  fx_launch_add(l.w.b, l.add, NULL, v, 3);
+  fx_msleep(10);
+  fx_stall(wrap.inner, l.s, false);
+  fx_sync(l.w.b, NULL);
+  ck_assert_uint_eq(word_at(&l, p), 73);
+  lab_close_held(&l, &wrap);
+}
+END_TEST
+
+/* A commit is about to record; meanwhile a lookup of an earlier value on that stream must not take the old record's
+   end for the end of all. */
+START_TEST(g14_a_record_that_a_query_overtakes) {
+  struct wrap wrap;
+  struct lab l;
+  struct hold h = {.entry = "event_record"};
+  lab_open_held(&l, &wrap, &h);
+  __atomic_store_n(&h.held, 1, __ATOMIC_RELEASE);   /* not the first one */
+  (void)make_on(&l, ANY, l.s, 1);
+  fx_sync(l.w.b, l.s);
+  __atomic_store_n(&h.held, 0, __ATOMIC_RELEASE);
+  struct side maker;
+  side_start(&maker, make_second, &l);
+  fx_until(is_held(&h));
+  uint64_t v;
+  for (unsigned i = 0; i < 3; i++) ck_ok(oc_derived_get_ptr_on(l.w.d, OC_BF16, ANY, l.t, &v));
+  __atomic_store_n(&h.go, 1, __ATOMIC_RELEASE);
+  side_join(&maker);
+  ck_ok(oc_derived_settle(l.w.d));
+  uint64_t calls = fx_all_calls(wrap.inner);
+  ck_ok(oc_derived_get_ptr_on(l.w.d, OC_BF16, ANY + 1, l.t, &v));
+  ck_assert_uint_eq(fx_all_calls(wrap.inner), calls);
+  lab_close_held(&l, &wrap);
+}
+END_TEST
+
 /* Values that go while unfinished leave their batch; the events come back all the same. */
 START_TEST(g14_unfinished_values_may_be_invalidated) {
   struct lab l;
@@ -516,6 +641,8 @@ int main(void) {
   tcase_add_test(tc, settle_ends_under_a_flood_of_commits);
   tcase_add_test(tc, settle_is_refused_where_it_would_wait);
   tcase_add_test(tc, g14_events_are_shared);
+  tcase_add_test(tc, g14_a_query_that_a_record_overtakes);
+  tcase_add_test(tc, g14_a_record_that_a_query_overtakes);
   tcase_add_test(tc, g14_unfinished_values_may_be_invalidated);
   tcase_add_test(tc, g28_unfinished_values_inside_a_capture);
   tcase_add_test(tc, g28_get_on_a_stream_that_captures_undeclared);
