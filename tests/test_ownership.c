@@ -326,10 +326,8 @@ START_TEST(g13_blocks_that_are_nobodys_to_give_are_refused) {
   oc_devptr scratch, freed = block_of(&w, 100), pending = block_of(&w, 100), retired = block_of(&w, 100);
   ck_ok(oc_opcache_scratch(oc_model_opcache(w.m), "act", 1000, &scratch));
   ck_ok(oc_pool_free(w.p, freed));
-  if (fx_can(FX_STALL)) {
-    fx_stall(w.b, s, true);
-    ck_ok(oc_pool_free_on(w.p, pending, s));
-  }
+  fx_stall(w.b, s, true);
+  ck_ok(oc_pool_free_on(w.p, pending, s));
   ck_ok(oc_capture_enter(w.m, s));
   ck_ok(oc_pool_free(w.p, retired));
   oc_capture_leave(w.m);
