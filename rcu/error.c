@@ -47,6 +47,7 @@ static struct thread_text *own_text(void) {
 
 int oci_error(int status, const char *fmt, ...) {
   struct thread_text *t = own_text();
+  oci_self.wordless = !t;
   if (!t) return status;
   /* The arguments may point into the old text, so the new one is made beside it. */
   char fresh[TEXT_BYTES];
@@ -72,6 +73,7 @@ int oci_error_add(int status, const char *fmt, ...) {
 }
 
 const char *oci_error_text(void) {
+  if (oci_self.wordless) return "a call failed, and host memory for the words is out";
   return oci_self.text ? oci_self.text->text : "";
 }
 

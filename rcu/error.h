@@ -7,7 +7,7 @@
 #ifndef OCI_RCU_ERROR_H
 #define OCI_RCU_ERROR_H
 
-/* Sets this thread's last error; returns status. Without host memory the text stays as it was. */
+/* Sets this thread's last error; returns status. Without host memory a fixed sentence stands in. */
 int oci_error(int status, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Appends to this thread's last error ("; " first); returns status. */
 int oci_error_add(int status, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

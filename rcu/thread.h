@@ -20,6 +20,7 @@ struct thread_self {
   uint32_t guards;           /* oci_guard_enter without its leave */
   uint32_t captures;         /* captures entered on this thread, over all models */
   struct thread_text *text;
+  bool wordless;             /* the last failure found no host memory for its words */
   uint64_t id;               /* never reused in a process; 0 before oci_thread_id */
 };
 
