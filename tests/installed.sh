@@ -7,7 +7,7 @@
 work=$(mktemp -d)
 trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
 failed=0
-export LC_ALL=C
+export LC_ALL=C PYTHONDONTWRITEBYTECODE=1
 # What make tells its children is not for other makes.
 unset MAKEFLAGS MFLAGS MAKELEVEL DESTDIR
 
