@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "liboc/model.h"
 #include "liboc/options.h"
 #include "liboc/process.h"
 #include "rcu/error.h"
@@ -126,95 +127,119 @@ static oc_status sane(oc_status st) {
   return st > 0 ? OC_E_BACKEND : st;
 }
 
+/* The entry of m's table with these arguments, counted and timed for m. */
+#define CALL_AS_IS(m, kind, entry, ...)                           \
+  (__extension__({                                                \
+    uint64_t since_ = oci_now_ns();                               \
+    oc_status answer_ = (m)->backend->ops.entry(__VA_ARGS__);     \
+    oci_sight_driver(m, kind, #entry, since_, answer_);           \
+    answer_;                                                      \
+  }))
+#define CALL(m, kind, entry, ...) sane(CALL_AS_IS(m, kind, entry, __VA_ARGS__))
+
 bool oci_dev_has_events(const oc_backend *b) {
   return b->ops.event_create && b->ops.event_record && b->ops.event_query && b->ops.event_wait && b->ops.event_destroy;
 }
 
-oc_status oci_dev_alloc(const oc_backend *b, size_t bytes, bool managed, oc_devptr *out) {
+oc_status oci_dev_alloc(struct oc_model *m, size_t bytes, bool managed, oc_devptr *out) {
+  const oc_backend *b = m->backend;
   const char *call = managed ? "alloc_managed" : "alloc";
   if (managed && !b->ops.alloc_managed)
     return oci_error(OC_E_UNSUPPORTED, "alloc_managed on %s: not supported", b->name);
   oc_devptr p = 0;
-  oc_status st = sane(managed ? b->ops.alloc_managed(b->self, bytes, &p) : b->ops.alloc(b->self, bytes, &p));
+  oc_status st = managed ? CALL(m, OC_CALL_ALLOC_MANAGED, alloc_managed, b->self, bytes, &p)
+                         : CALL(m, OC_CALL_ALLOC, alloc, b->self, bytes, &p);
   if (st) return FAILED(b, st, "%s(%zu bytes)", call, bytes);
   if (!p) return oci_error(OC_E_BACKEND, "%s(%zu bytes) on %s: answered success and a null pointer", call, bytes, b->name);
   *out = p;
   return OC_OK;
 }
 
-oc_status oci_dev_free(const oc_backend *b, oc_devptr ptr) {
-  oc_status st = sane(b->ops.free(b->self, ptr));
+oc_status oci_dev_free(struct oc_model *m, oc_devptr ptr) {
+  const oc_backend *b = m->backend;
+  oc_status st = CALL(m, OC_CALL_FREE, free, b->self, ptr);
   return st ? FAILED(b, st, "free(0x%llx)", (unsigned long long)ptr) : OC_OK;
 }
 
-oc_status oci_dev_sync(const oc_backend *b, oc_stream s) {
-  if (!b->ops.synchronize) return oci_dev_sync_all(b);
-  oc_status st = sane(b->ops.synchronize(b->self, s));
+oc_status oci_dev_sync(struct oc_model *m, oc_stream s) {
+  const oc_backend *b = m->backend;
+  if (!b->ops.synchronize) return oci_dev_sync_all(m);
+  oc_status st = CALL(m, OC_CALL_SYNC, synchronize, b->self, s);
   return st ? FAILED(b, st, "synchronize(stream %p)", (void *)s) : OC_OK;
 }
 
-oc_status oci_dev_sync_all(const oc_backend *b) {
+oc_status oci_dev_sync_all(struct oc_model *m) {
+  const oc_backend *b = m->backend;
   if (!b->ops.synchronize_all) return OC_OK;
-  oc_status st = sane(b->ops.synchronize_all(b->self));
+  oc_status st = CALL(m, OC_CALL_SYNC, synchronize_all, b->self);
   return st ? FAILED(b, st, "%s", "synchronize_all()") : OC_OK;
 }
 
-bool oci_dev_capturing(const oc_backend *b, oc_stream s) {
+bool oci_dev_capturing(struct oc_model *m, oc_stream s) {
+  const oc_backend *b = m->backend;
   if (!b->ops.capturing) return false;
   bool capturing = false;
-  oc_status st = b->ops.capturing(b->self, s, &capturing);
+  oc_status st = CALL_AS_IS(m, OC_CALL_CAPTURING, capturing, b->self, s, &capturing);
   if (st == OC_E_DEVICE_LOST || st == OC_E_INVALID) return false;
   return st != OC_OK || capturing;
 }
 
-oc_status oci_dev_event_create(const oc_backend *b, oc_event *out) {
-  oc_status st = sane(b->ops.event_create(b->self, out));
+oc_status oci_dev_event_create(struct oc_model *m, oc_event *out) {
+  const oc_backend *b = m->backend;
+  oc_status st = CALL(m, OC_CALL_EVENT, event_create, b->self, out);
   return st ? FAILED(b, st, "%s", "event_create()") : OC_OK;
 }
 
-oc_status oci_dev_event_record(const oc_backend *b, oc_event e, oc_stream s) {
-  oc_status st = sane(b->ops.event_record(b->self, e, s));
+oc_status oci_dev_event_record(struct oc_model *m, oc_event e, oc_stream s) {
+  const oc_backend *b = m->backend;
+  oc_status st = CALL(m, OC_CALL_EVENT, event_record, b->self, e, s);
   return st ? FAILED(b, st, "event_record(stream %p)", (void *)s) : OC_OK;
 }
 
-oc_status oci_dev_event_query(const oc_backend *b, oc_event e) {
-  oc_status st = b->ops.event_query(b->self, e);
+oc_status oci_dev_event_query(struct oc_model *m, oc_event e) {
+  const oc_backend *b = m->backend;
+  oc_status st = CALL_AS_IS(m, OC_CALL_EVENT, event_query, b->self, e);
   if (st == OC_OK || st == OC_MISS) return st;
   return FAILED(b, sane(st), "event_query(%p)", (void *)e);
 }
 
-oc_status oci_dev_event_wait(const oc_backend *b, oc_stream s, oc_event e) {
-  oc_status st = sane(b->ops.event_wait(b->self, s, e));
+oc_status oci_dev_event_wait(struct oc_model *m, oc_stream s, oc_event e) {
+  const oc_backend *b = m->backend;
+  oc_status st = CALL(m, OC_CALL_EVENT, event_wait, b->self, s, e);
   return st ? FAILED(b, st, "event_wait(stream %p)", (void *)s) : OC_OK;
 }
 
-oc_status oci_dev_event_destroy(const oc_backend *b, oc_event e) {
-  oc_status st = sane(b->ops.event_destroy(b->self, e));
+oc_status oci_dev_event_destroy(struct oc_model *m, oc_event e) {
+  const oc_backend *b = m->backend;
+  oc_status st = CALL(m, OC_CALL_EVENT, event_destroy, b->self, e);
   return st ? FAILED(b, st, "event_destroy(%p)", (void *)e) : OC_OK;
 }
 
-oc_status oci_dev_module_load(const oc_backend *b, const char *name, const void *image, size_t bytes, oc_module *out) {
+oc_status oci_dev_module_load(struct oc_model *m, const char *name, const void *image, size_t bytes, oc_module *out) {
+  const oc_backend *b = m->backend;
   if (!b->ops.module_load || !b->ops.module_unload || !b->ops.module_function)
     return oci_error(OC_E_UNSUPPORTED, "module_load(%s) on %s: not supported", name, b->name);
-  oc_module m = NULL;
-  oc_status st = sane(b->ops.module_load(b->self, image, bytes, &m));
+  oc_module module = NULL;
+  oc_status st = CALL(m, OC_CALL_MODULE, module_load, b->self, image, bytes, &module);
   if (st) return FAILED(b, st, "module_load(%s, %zu bytes)", name, bytes);
-  if (!m) return oci_error(OC_E_BACKEND, "module_load(%s) on %s: answered success and a null module", name, b->name);
-  *out = m;
+  if (!module) return oci_error(OC_E_BACKEND, "module_load(%s) on %s: answered success and a null module", name, b->name);
+  *out = module;
   return OC_OK;
 }
 
-oc_status oci_dev_module_unload(const oc_backend *b, oc_module m) {
-  oc_status st = sane(b->ops.module_unload(b->self, m));
-  return st ? FAILED(b, st, "module_unload(%p)", (void *)m) : OC_OK;
+oc_status oci_dev_module_unload(struct oc_model *m, oc_module module) {
+  const oc_backend *b = m->backend;
+  oc_status st = CALL(m, OC_CALL_MODULE, module_unload, b->self, module);
+  return st ? FAILED(b, st, "module_unload(%p)", (void *)module) : OC_OK;
 }
 
-oc_status oci_dev_kernel(const oc_backend *b, oc_module module, const char *name, const char *func, oc_kernel *out) {
+oc_status oci_dev_kernel(struct oc_model *m, oc_module module, const char *name, const char *func, oc_kernel *out) {
+  const oc_backend *b = m->backend;
   if (module ? !b->ops.module_function : !b->ops.kernel)
     return oci_error(OC_E_UNSUPPORTED, "%s::%s on %s: this backend cannot look kernels up", name, func, b->name);
   oc_kernel k = NULL;
-  oc_status st = sane(module ? b->ops.module_function(b->self, module, func, &k)
-                             : b->ops.kernel(b->self, name, func, &k));
+  oc_status st = module ? CALL(m, OC_CALL_KERNEL, module_function, b->self, module, func, &k)
+                        : CALL(m, OC_CALL_KERNEL, kernel, b->self, name, func, &k);
   if (st) return FAILED(b, st, "kernel %s::%s", name, func);
   /* Some drivers answer success and no handle for a missing symbol (S5). */
   if (!k) return oci_error(OC_E_NOT_FOUND, "kernel %s::%s on %s: success, but a null handle: no such function", name, func, b->name);

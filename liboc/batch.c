@@ -56,7 +56,7 @@ static oc_status ask(struct oc_derived *d, struct batch *b) {
   if (b->recording) return OC_MISS;
   uint64_t version = b->version;
   pthread_mutex_unlock(&d->lock);
-  oc_status st = oci_dev_event_query(oci_model_of_derived(d)->backend, b->event);
+  oc_status st = oci_dev_event_query(oci_model_of_derived(d), b->event);
   pthread_mutex_lock(&d->lock);
   if (b->finished) return OC_OK;
   if (st != OC_OK) return st;
@@ -151,11 +151,11 @@ void oci_batch_stored(struct oc_derived *d, struct batch *b, struct entry *e) {
 
 oc_status oci_batch_record(struct oc_derived *d, oc_stream s, struct batch **out) {
   struct oc_model *m = oci_model_of_derived(d);
-  if (oci_dev_capturing(m->backend, s))
+  if (oci_dev_capturing(m, s))
     return oci_error(OC_E_CAPTURING, "oc_build_commit: stream %p is capturing", (void *)s);
   oc_status st = join(d, s, out);
   if (st) return st;
-  st = oci_dev_event_record(m->backend, (*out)->event, s);
+  st = oci_dev_event_record(m, (*out)->event, s);
   if (!st) return OC_OK;
   /* what earlier commits recorded still stands */
   pthread_mutex_lock(&d->lock);
@@ -169,9 +169,9 @@ oc_status oci_batch_record(struct oc_derived *d, oc_stream s, struct batch **out
 
 static oc_status order_after(struct oc_model *m, struct batch *b, oc_stream s) {
   if (b->stream == s && !b->orphan) return OC_OK;   /* in order behind the build's work anyway */
-  if (oci_dev_capturing(m->backend, s))
+  if (oci_dev_capturing(m, s))
     return oci_error(OC_E_CAPTURING, "get_on: the value is not finished, and stream %p is capturing", (void *)s);
-  return oci_dev_event_wait(m->backend, s, b->event);
+  return oci_dev_event_wait(m, s, b->event);
 }
 
 oc_status oci_batch_order(struct oc_derived *d, oc_kind kind, uint64_t key, const struct entry *e, oc_stream s) {

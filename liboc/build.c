@@ -85,10 +85,12 @@ free_build:
 static oc_status wait_unlock(struct oc_derived *d, struct oc_build *b, const char *call) {
   oc_kind kind = b->kind;
   uint64_t key = b->key;
+  uint64_t since = oci_now_ns();
   oci_tasks_lock();
   pthread_mutex_unlock(&d->lock);
   oc_status st = oci_wait_task(&b->task, NULL, false);
   oci_tasks_unlock();
+  oci_sight_build_waited(oci_model_of_derived(d), since);
   if (st == OC_E_REENTRANT)
     return oci_error(st, "%s: the build of %s 0x%llx waits, directly or round a circle, for this thread", call,
                      oci_kind_name(kind), (unsigned long long)key);
@@ -114,6 +116,7 @@ static oc_status find_or_open(struct oc_derived *d, oc_kind kind, uint64_t key, 
     if (st) return st;
   }
   oc_status st = open_build(d, kind, key, site, build);
+  if (!st) oci_sight_build_begin(*build);
   pthread_mutex_unlock(&d->lock);
   return st ? st : OC_MISS;
 }
@@ -125,6 +128,7 @@ static oc_status begin(struct oc_derived *d, oc_kind kind, uint64_t key, const o
   struct task task;
   st = oci_call_begin(oci_model_of_derived(d), &task, call);
   if (st) return st;
+  oci_sight_miss(oci_model_of_derived(d), MISS_DERIVED);
   st = find_or_open(d, kind, key, site, build, out, call);
   oci_call_end(&task);
   return st;
@@ -323,7 +327,7 @@ static oc_status mark_stream(oc_build *b, struct batch **batch) {
   if (!b->has_stream) return OC_OK;
   if (oci_in_capture()) return oci_error(OC_E_CAPTURING, "oc_build_commit: on a stream, inside a capture");
   if (oci_dev_has_events(m->backend)) return oci_batch_record(b->derived, b->stream, batch);
-  return oci_dev_sync(m->backend, b->stream);
+  return oci_dev_sync(m, b->stream);
 }
 
 /* Ends the build: the caller has checked that it may. */
@@ -340,6 +344,7 @@ static oc_status commit(oc_build *b, const uint64_t value[2], uint64_t kept[2], 
   pthread_mutex_unlock(&d->lock);
   if (aborted) return st;   /* OC_E_INVALID, so the record is its owner's still, to abort */
   give_blocks_back(b, st == OC_OK ? value : NULL);
+  oci_sight_build_end(b, st);
   finish_build(b);
   return st;
 }
@@ -387,6 +392,7 @@ static void abort_build(oc_build *b) {
   pthread_mutex_unlock(&d->lock);
   if (open) {
     give_blocks_back(b, NULL);
+    oci_sight_build_end(b, OC_E_INVALID);
     oci_task_end(&b->task);
   }
   if (own) build_free(b);

@@ -102,7 +102,7 @@ static oc_status give_retired_back(struct oc_model *m) {
   oci_derived_take_retired(&m->derived, &foreign);
   struct scratch_cut scratch;
   oci_scratch_cut(&m->opcache, &scratch);
-  oci_guard_sync();
+  oci_sight_guard_sync(m);
   bool left_out = false;
   oc_status st = oci_streams_drain(m, &left_out);
   if (!st && left_out) st = oci_error(OC_E_BUSY, "oc_model_graphs_gone: a capture was entered meanwhile");

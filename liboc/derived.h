@@ -106,6 +106,7 @@ struct oc_build {
   oc_derived *derived;
   oc_kind kind;
   uint64_t key, begun;
+  uint64_t since;                /* oci_now_ns when it was opened: sight.c */
   oc_site site;                  /* file and func are copies */
   bool has_stream;
   oc_stream stream;

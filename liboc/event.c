@@ -14,7 +14,7 @@ oc_status oci_event_get(struct oc_model *m, oc_event *out) {
   bool spare = m->spare_count > 0;
   if (spare) *out = m->spare_events[--m->spare_count];
   pthread_mutex_unlock(&m->lock);
-  return spare ? OC_OK : oci_dev_event_create(m->backend, out);
+  return spare ? OC_OK : oci_dev_event_create(m, out);
 }
 
 static bool room_for_spare(struct oc_model *m) {
@@ -35,18 +35,18 @@ void oci_event_put(struct oc_model *m, oc_event e) {
   bool kept = room_for_spare(m);
   if (kept) m->spare_events[m->spare_count++] = e;
   pthread_mutex_unlock(&m->lock);
-  if (!kept && !m->context_gone && oci_dev_event_destroy(m->backend, e) != OC_OK)
+  if (!kept && !m->context_gone && oci_dev_event_destroy(m, e) != OC_OK)
     oci_log(OCI_LOG_WARNING, "an event could not be destroyed: %s", oci_error_text());
 }
 
 oc_status oci_event_mark(struct oc_model *m, oc_stream s, oc_event *out) {
-  if (oci_dev_capturing(m->backend, s))
+  if (oci_dev_capturing(m, s))
     return oci_error(OC_E_CAPTURING, "event_record(stream %p) on %s: the stream is capturing", (void *)s,
                      m->backend->name);
   oc_event e;
   oc_status st = oci_event_get(m, &e);
   if (st) return st;
-  st = oci_dev_event_record(m->backend, e, s);
+  st = oci_dev_event_record(m, e, s);
   if (st) {
     oci_event_put(m, e);
     return st;
@@ -59,7 +59,7 @@ oc_status oci_event_mark(struct oc_model *m, oc_stream s, oc_event *out) {
 oc_status oci_event_await(struct oc_model *m, oc_event e) {
   long ns = 5000;
   for (;;) {
-    oc_status st = oci_dev_event_query(m->backend, e);
+    oc_status st = oci_dev_event_query(m, e);
     if (st != OC_MISS) return st;
     nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
     if (ns < 500000) ns += ns / 2;
@@ -76,7 +76,7 @@ oc_status oci_events_destroy(struct oc_model *m) {
   oc_status first = OC_OK;
   oc_event e;
   while (first != OC_E_DEVICE_LOST && take_any(m, &e)) {
-    oc_status st = oci_dev_event_destroy(m->backend, e);
+    oc_status st = oci_dev_event_destroy(m, e);
     if (st && (!first || st == OC_E_DEVICE_LOST)) first = st;
   }
   return first;

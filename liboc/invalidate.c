@@ -183,7 +183,7 @@ static oc_status free_foreign(struct oc_derived *d, struct link *gone, uint64_t 
   oc_status first = OC_OK;
   LINK_EACH(l, gone) {
     struct span *s = CONTAINER(l, struct span, link);
-    oc_status st = first == OC_E_DEVICE_LOST ? first : oci_dev_free(oci_model_of_derived(d)->backend, s->start);
+    oc_status st = first == OC_E_DEVICE_LOST ? first : oci_dev_free(oci_model_of_derived(d), s->start);
     if (st) ++*failed;
     else ++*freed;
     if (st && (!first || st == OC_E_DEVICE_LOST)) first = st;
@@ -218,7 +218,7 @@ oc_status oci_derived_doom(struct oc_derived *d, const struct doom *what, const 
   LINK_EACH(l, &w.doomed) oci_entry_unpublish(d, CONTAINER(l, struct entry, link));
   pthread_mutex_unlock(&d->lock);
   if (!any) return OC_OK;
-  oci_guard_sync();
+  oci_sight_guard_sync(m);
   bool left_out = false;
   st = oci_streams_drain(m, &left_out);
   /* A stream that another thread captures on could not be waited for, nor one that failed: kept as for a graph. */

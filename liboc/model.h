@@ -20,6 +20,7 @@
 #include "liboc/derived.h"
 #include "liboc/oc.h"
 #include "liboc/opcache.h"
+#include "liboc/sight.h"
 #include "liboc/tasks.h"
 #include "rcu/list.h"
 #include "rcu/map.h"
@@ -69,6 +70,8 @@ struct oc_model {
   struct oc_report *report;  /* of the teardown; NULL before; under the tasks lock */
   oc_status teardown_status;
   bool context_gone;         /* teardown's: the driver is not called any more */
+
+  struct counts counts __attribute__((aligned(64)));
 };
 
 static inline struct oc_model *oci_model_of_opcache(const oc_opcache *c) {
@@ -166,6 +169,7 @@ void oci_resource_free(struct oc_model *m, struct resource *r);
 
 /* ---- the pool's public side (poolapi.c) ---- */
 oc_status oci_pool_open(struct oc_model *m, const oc_model_options *opt);
+void oci_pool_figures(oc_pool_stats *out, const struct pool_stats *s, bool fell_back);
 /* Allocates for one of the model's own purposes, inside a call: a miss in a capture is OC_E_CAPTURING. */
 oc_status oci_model_alloc(struct oc_model *m, size_t bytes, size_t align, enum block_class class, const char *owner,
                           const oc_site *site, oc_devptr *out, const char *call);

@@ -72,7 +72,7 @@ static oc_status load(struct oc_model *m, const char *name, const void *image, s
   oc_status st = enter(m, name, &mod, "oc_model_load_module");
   if (st) return st;
   oc_module handle = NULL;
-  st = oci_dev_module_load(m->backend, name, image, bytes, &handle);
+  st = oci_dev_module_load(m, name, image, bytes, &handle);
   settle_name(m, mod, st ? NULL : handle, false);
   return st;
 }
@@ -135,7 +135,7 @@ oc_status oci_module_kernel(struct oc_model *m, const char *module, const char *
   }
   /* an adopted module, where the table looks kernels up by name only */
   if (!m->backend->ops.module_function && m->backend->ops.kernel) handle = NULL;
-  return oci_dev_kernel(m->backend, handle, module, func, out);
+  return oci_dev_kernel(m, handle, module, func, out);
 }
 
 void oci_modules_free(struct oc_model *m) {

@@ -536,6 +536,36 @@ OC_API int         oc_derived_describe(const oc_derived *d, char *buf, size_t n)
 OC_API oc_status   oc_derived_release(oc_derived *d) OC_MUST_USE;
 OC_API const char *oc_derived_label(const oc_derived *d);   /* "derived weights" */
 
+/* ---- Sight ---------------------------------------------------------------------------------------------- */
+
+/* Calls of the backend's table, by kind. */
+typedef enum oc_call_kind { OC_CALL_ALLOC, OC_CALL_ALLOC_MANAGED, OC_CALL_FREE,
+  OC_CALL_MODULE,               /* load, unload                        */
+  OC_CALL_KERNEL,               /* kernel, module_function             */
+  OC_CALL_EVENT,                /* create, record, query, wait, destroy */
+  OC_CALL_SYNC, OC_CALL_CAPTURING, OC_CALL_KINDS } oc_call_kind;
+typedef struct oc_call_stats { uint64_t calls, failures, ns; } oc_call_stats;
+typedef struct oc_model_stats { uint32_t struct_size, flags;    /* flags: 0 */
+  uint64_t generation;
+  uint64_t kernel_misses, scratch_misses, derived_misses;   /* calls that were no hit: they had to ask, allocate, build
+                                     or wait. An oc_derived_get_* that answers OC_MISS did none of that, and is not
+                                     counted */
+  uint64_t builds, build_failures, build_ns;   /* ended: value stored; without one (failed, aborted, second to
+                                     another); from begin to end, of both */
+  uint64_t build_waits, build_wait_ns;         /* of threads for another one's build */
+  uint64_t scratch_growths, arena_growths;     /* buffers made, new or larger; driver allocations that worked */
+  uint64_t retired_bytes;                      /* now, as in oc_pool_stats */
+  uint64_t guard_waits, guard_wait_ns;         /* of teardown, invalidate, release, graphs_gone: for readers */
+  oc_call_stats driver[OC_CALL_KINDS]; } oc_model_stats;
+/* Figures of a model since it was created, after its teardown too; set struct_size first (of a longer struct the rest
+   is zeroed). Each is exact; together they are a moment apart. Hits are not among them: a count that is read from
+   another thread would be one more line that each hit writes. Guard, capture: works; calls no driver. Units: ns. */
+OC_API oc_status oc_model_get_stats(oc_model *m, oc_model_stats *out) OC_MUST_USE;
+/* All models of the process in the Prometheus text exposition format (version 0.0.4), as snprintf: returns the whole
+   text's length, writes at most n bytes with the NUL; -1 without host memory, or for a NULL buf with n. Guard, capture:
+   works; calls no driver. Units: in each name. */
+OC_API int oc_metrics_prometheus(char *buf, size_t n);
+
 /* ---- The pool ------------------------------------------------------------------------------------------ */
 
 /* A block, aligned in absolute address to max(256, align); align is a power of two, 0 means 256.

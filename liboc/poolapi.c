@@ -14,11 +14,11 @@
 /* ---- the device, as the pool sees it ---- */
 
 static int dev_alloc(void *arg, size_t bytes, bool managed, uint64_t *out) {
-  return oci_dev_alloc(((struct oc_model *)arg)->backend, bytes, managed, out);
+  return oci_dev_alloc(arg, bytes, managed, out);
 }
 
 static int dev_free(void *arg, uint64_t base) {
-  return oci_dev_free(((struct oc_model *)arg)->backend, base);
+  return oci_dev_free(arg, base);
 }
 
 static int dev_mark(void *arg, void *stream, void **event) {
@@ -29,7 +29,7 @@ static int dev_mark(void *arg, void *stream, void **event) {
 }
 
 static int dev_passed(void *arg, void *event) {
-  return oci_dev_event_query(((struct oc_model *)arg)->backend, event);
+  return oci_dev_event_query(arg, event);
 }
 
 static void dev_unmark(void *arg, void *event) {
@@ -209,7 +209,7 @@ oc_status oc_pool_forget_external(oc_pool *p, oc_devptr ptr) {
 
 /* ---- figures ---- */
 
-static void fill(oc_pool_stats *out, const struct pool_stats *s, bool fell_back) {
+void oci_pool_figures(oc_pool_stats *out, const struct pool_stats *s, bool fell_back) {
   *out = (oc_pool_stats){
     .fell_back = fell_back,
     .arenas = s->arenas, .arena_bytes = s->arena_bytes,
@@ -238,7 +238,7 @@ oc_status oc_pool_get_stats(oc_pool *p, oc_pool_stats *out) {
   collect_in_call(oci_model_of_pool(p));
   struct pool_stats s;
   oci_pool_stats(p->core, &s);
-  fill(out, &s, oci_pool_fell_back(p->core));
+  oci_pool_figures(out, &s, oci_pool_fell_back(p->core));
   out->struct_size = size;
   memset((char *)out + sizeof *out, 0, size - sizeof *out);   /* fields of a later version */
   return OC_OK;

@@ -105,6 +105,16 @@ void oci_process_remove_model(struct oc_model *m) {
   oci_process_unlock();
 }
 
+void oci_process_each_model(void (*each)(void *arg, struct oc_model *m), void *arg) {
+  oci_process_lock();
+  LINK_EACH(l, &backends) {
+    oc_backend *b = CONTAINER(l, oc_backend, in_process);
+    if (b->forked) continue;
+    LINK_EACH(k, &b->models) each(arg, CONTAINER(k, struct oc_model, in_backend));
+  }
+  oci_process_unlock();
+}
+
 bool oci_process_other_pool(const struct oc_model *m, uint64_t addr) {
   bool found = false;
   oci_process_lock();

@@ -24,6 +24,8 @@ void oci_process_remove_backend(struct oc_backend *b);
 /* b must not be closing. OC_E_FORKED, OC_E_INVALID. */
 oc_status oci_process_add_model(struct oc_backend *b, struct oc_model *m);
 void oci_process_remove_model(struct oc_model *m);
+/* Each model whose backend this process opened; with the lock held. */
+void oci_process_each_model(void (*each)(void *arg, struct oc_model *m), void *arg);
 /* Is addr in the pool of a model on m's backend, other than m? */
 bool oci_process_other_pool(const struct oc_model *m, uint64_t addr);
 

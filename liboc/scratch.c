@@ -148,6 +148,7 @@ static oc_status grow_locked(struct oc_opcache *c, struct tag *t, const struct w
   oc_status st = make(c, t, w, bytes, out);
   pthread_mutex_lock(&c->lock);
   if (!st) st = publish_made(c, t, w, s, *out, bytes);
+  if (!st) oci_sight_scratch_grown(oci_model_of_opcache(c), oci_name_a(&t->name), bytes);
   if (st) link_add_tail(&c->idle, &s->link);
   link_remove(&g.link);
   pthread_cond_broadcast(&c->turn);
@@ -190,6 +191,7 @@ static __attribute__((noinline)) oc_status scratch_miss(struct oc_opcache *c, st
   struct task call;
   oc_status st = oci_call_begin(oci_model_of_opcache(c), &call, w->call);
   if (st) return st;
+  oci_sight_miss(oci_model_of_opcache(c), MISS_SCRATCH);
   st = miss_in_call(c, t, w, out);
   oci_call_end(&call);
   return st;
@@ -301,7 +303,7 @@ static oc_status release(struct oc_opcache *c) {
   pthread_mutex_unlock(&c->lock);
   struct scratch_cut cut;
   oci_scratch_cut(c, &cut);
-  oci_guard_sync();
+  oci_sight_guard_sync(m);
   bool left_out = false;
   oc_status st = oci_streams_drain(m, &left_out);
   bool over = !st && !left_out;   /* else work may still use them: kept as for a graph */
@@ -383,7 +385,7 @@ static void recycle_limbo(struct oc_opcache *c) {
   if (__atomic_load_n(&c->limbo_count, __ATOMIC_RELAXED) < LIMBO_MAX || oci_guarded()) return;
   struct scratch_cut cut;
   oci_scratch_cut(c, &cut);
-  oci_guard_sync();
+  oci_sight_guard_sync(oci_model_of_opcache(c));
   oci_scratch_cut_end(c, &cut, false);
 }
 

@@ -77,9 +77,9 @@ static oc_status say_farewell(struct oc_model *m, oc_stream s, struct farewell *
   if (!oci_dev_has_events(m->backend)) {
     if (oci_guarded())
       return oci_error(OC_E_GUARDED, "oc_model_forget_stream: without events it would wait for the stream, inside a guard");
-    if (oci_dev_capturing(m->backend, s))
+    if (oci_dev_capturing(m, s))
       return oci_error(OC_E_CAPTURING, "oc_model_forget_stream: stream %p is capturing", (void *)s);
-    return oci_dev_sync(m->backend, s);
+    return oci_dev_sync(m, s);
   }
   struct farewell *f = oci_alloc(m->heap, sizeof *f);
   if (!f) return oci_error(OC_E_HOST_NOMEM, "oc_model_forget_stream: out of host memory");
@@ -105,7 +105,7 @@ static void drop_passed(struct oc_model *m) {
     if (f) link_remove(&f->link);
     pthread_mutex_unlock(&m->lock);
     if (!f) return;
-    if (oci_dev_event_query(m->backend, f->event) == OC_OK) {
+    if (oci_dev_event_query(m, f->event) == OC_OK) {
       farewell_free(m, f);
       continue;
     }
@@ -239,7 +239,7 @@ static void unuse(struct oc_model *m, oc_stream s) {
 
 static oc_status drain_one(struct oc_model *m, oc_stream s) {
   if (!use(m, s)) return OC_OK;
-  oc_status st = oci_dev_sync(m->backend, s);
+  oc_status st = oci_dev_sync(m, s);
   unuse(m, s);
   return st;
 }
@@ -258,7 +258,7 @@ static oc_status drain(struct oc_model *m, bool *left_out) {
   oc_status st = snapshot_take(m, &s);
   if (st) return st;
   *left_out = s.left_out;
-  st = s.ever_named ? drain_list(m, &s) : oci_dev_sync_all(m->backend);
+  st = s.ever_named ? drain_list(m, &s) : oci_dev_sync_all(m);
   snapshot_free(&s);
   oc_status fare = st == OC_E_DEVICE_LOST ? st : oci_farewells_await(m);
   return st ? st : fare;
@@ -280,7 +280,7 @@ bool oci_streams_capturing(struct oc_model *m, oc_stream *out) {
   bool found = false;
   for (size_t i = 0; i < s.n && !found; i++) {
     if (!use(m, s.list[i])) continue;
-    found = oci_dev_capturing(m->backend, s.list[i]);
+    found = oci_dev_capturing(m, s.list[i]);
     unuse(m, s.list[i]);
     *out = s.list[i];
   }

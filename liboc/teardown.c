@@ -151,7 +151,7 @@ static void __attribute__((format(printf, 4, 5))) add_row(struct teardown *t, oc
 }
 
 static void drain(struct teardown *t) {
-  oci_guard_sync();
+  oci_sight_guard_sync(t->m);
   bool left_out;
   oc_status st = oci_streams_drain(t->m, &left_out);
   if (st) add_row(t, st, "streams", "%s", oci_error_text());
@@ -326,7 +326,7 @@ static void release_module(struct teardown *t, struct module *mod) {
     add_row(t, OC_OK, label, "borrowed: left loaded");
     return;
   }
-  oc_status st = t->m->context_gone ? OC_E_DEVICE_LOST : oci_dev_module_unload(t->m->backend, mod->handle);
+  oc_status st = t->m->context_gone ? OC_E_DEVICE_LOST : oci_dev_module_unload(t->m, mod->handle);
   if (!st) oci_report_totals(t->report)->modules_unloaded++;
   add_row(t, st, label, "%s", st ? oci_error_text() : "unloaded");
 }

@@ -27,6 +27,7 @@ PAGES = {
     "Teardown": ("oc_teardown", "the end of a model, and the report of it"),
     "The op cache": ("oc_opcache", "memoized kernel handles, scratch buffers, first-time gates"),
     "Derived weights": ("oc_derived", "values derived from weights, and their builds"),
+    "Sight": ("oc_sight", "what models have done: figures, metrics, traces"),
     "The pool": ("oc_pool", "device memory out of arenas, and the ledger of it"),
 }
 LABEL = re.compile(r"(?<=[.;)\w])\s+(?=(?:Outcomes|Ownership(?: on [A-Z_]+)?|Threads|Guard|Capture|Guard, capture|Units): )")

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "liboc/sight.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "liboc/model.h"
+#include "liboc/options.h"
+#include "liboc/process.h"
+#include "rcu/guard.h"
+
+static void add(uint64_t *cell, uint64_t n) {
+  __atomic_fetch_add(cell, n, __ATOMIC_RELAXED);
+}
+
+static uint64_t read_cell(const uint64_t *cell) {
+  return __atomic_load_n(cell, __ATOMIC_RELAXED);
+}
+
+/* ---- what happens ---- */
+
+void oci_sight_miss(struct oc_model *m, enum miss what) {
+  add(&m->counts.misses[what], 1);
+}
+
+void oci_sight_build_begin(struct oc_build *b) {
+  b->since = oci_now_ns();
+}
+
+void oci_sight_build_end(const struct oc_build *b, oc_status st) {
+  struct counts *c = &oci_model_of_derived(b->derived)->counts;
+  add(st == OC_OK ? &c->builds : &c->build_failures, 1);
+  add(&c->build_ns, oci_now_ns() - b->since);
+}
+
+void oci_sight_build_waited(struct oc_model *m, uint64_t since) {
+  add(&m->counts.build_waits, 1);
+  add(&m->counts.build_wait_ns, oci_now_ns() - since);
+}
+
+void oci_sight_scratch_grown(struct oc_model *m, const char *tag, uint64_t bytes) {
+  (void)tag;
+  (void)bytes;
+  add(&m->counts.scratch_growths, 1);
+}
+
+void oci_sight_driver(struct oc_model *m, oc_call_kind kind, const char *entry, uint64_t since, oc_status st) {
+  (void)entry;
+  struct count_of_calls *c = &m->counts.driver[kind];
+  add(&c->calls, 1);
+  if (st < 0) add(&c->failures, 1);
+  add(&c->ns, oci_now_ns() - since);
+}
+
+void oci_sight_guard_sync(struct oc_model *m) {
+  uint64_t since = oci_now_ns();
+  oci_guard_sync();
+  add(&m->counts.guard_waits, 1);
+  add(&m->counts.guard_wait_ns, oci_now_ns() - since);
+}
+
+/* ---- the figures ---- */
+
+static void copy_calls(const struct counts *c, oc_model_stats *out) {
+  for (size_t i = 0; i < OC_CALL_KINDS; i++) {
+    out->driver[i].calls = read_cell(&c->driver[i].calls);
+    out->driver[i].failures = read_cell(&c->driver[i].failures);
+    out->driver[i].ns = read_cell(&c->driver[i].ns);
+  }
+}
+
+static void fill(struct oc_model *m, const struct pool_stats *pool, oc_model_stats *out) {
+  const struct counts *c = &m->counts;
+  *out = (oc_model_stats){
+    .generation = m->generation,
+    .kernel_misses = read_cell(&c->misses[MISS_KERNEL]),
+    .scratch_misses = read_cell(&c->misses[MISS_SCRATCH]),
+    .derived_misses = read_cell(&c->misses[MISS_DERIVED]),
+    .builds = read_cell(&c->builds), .build_failures = read_cell(&c->build_failures), .build_ns = read_cell(&c->build_ns),
+    .build_waits = read_cell(&c->build_waits), .build_wait_ns = read_cell(&c->build_wait_ns),
+    .scratch_growths = read_cell(&c->scratch_growths), .arena_growths = pool->driver_allocs,
+    .retired_bytes = pool->retired_bytes,
+    .guard_waits = read_cell(&c->guard_waits), .guard_wait_ns = read_cell(&c->guard_wait_ns),
+  };
+  copy_calls(c, out);
+}
+
+void oci_sight_stats(struct oc_model *m, oc_model_stats *out) {
+  struct pool_stats pool;
+  oci_pool_stats(m->pool.core, &pool);
+  fill(m, &pool, out);
+}
+
+oc_status oc_model_get_stats(oc_model *m, oc_model_stats *out) {
+  static const char call[] = "oc_model_get_stats";
+  if (!m || !out) return oci_error(OC_E_INVALID, "%s: a NULL argument", call);
+  uint32_t size = out->struct_size;
+  if (size < sizeof *out)
+    return oci_error(OC_E_INVALID, "%s: struct_size %u is below the first size, %zu", call, size, sizeof *out);
+  if (size > STRUCT_MOST) return oci_error(OC_E_INVALID, "%s: struct_size %u is no size of the figures", call, size);
+  oc_status st = oci_model_forked(m, call);
+  if (st) return st;
+  oci_sight_stats(m, out);
+  out->struct_size = size;
+  memset((char *)out + sizeof *out, 0, size - sizeof *out);   /* fields of a later version */
+  return OC_OK;
+}
+
+/* ---- all models ---- */
+
+static void look_at(struct oc_model *m, struct sighting *s) {
+  struct pool_stats pool;
+  oci_pool_stats(m->pool.core, &pool);
+  fill(m, &pool, &s->stats);
+  oci_pool_figures(&s->pool, &pool, oci_pool_fell_back(m->pool.core));
+  snprintf(s->name, sizeof s->name, "%s", m->name);
+  snprintf(s->backend, sizeof s->backend, "%s", m->backend->name);
+  s->kernels = oc_opcache_kernels(&m->opcache);
+  s->scratches = oc_opcache_scratches(&m->opcache);
+  s->derived = oc_derived_len(&m->derived);
+}
+
+struct looking {
+  struct sighting *out;
+  size_t room, seen;
+};
+
+static void look(void *looking, struct oc_model *m) {
+  struct looking *l = looking;
+  if (l->seen < l->room) look_at(m, &l->out[l->seen]);
+  l->seen++;
+}
+
+size_t oci_sight_all(struct sighting *out, size_t room) {
+  struct looking l = {.out = out, .room = room};
+  oci_process_each_model(look, &l);
+  return l.seen;
+}
