@@ -1,64 +1,114 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# octool over the CUDA backend: on the simulated driver, with octool's own PTX, whose entries run the C kernels; on one
-# that runs out of memory; and with no driver at all. Closes on Check's line of counts.
+# octool run --backend cuda, over the simulated driver: a clean run with many swaps, what each of the driver's failures
+# becomes, and what it says where no driver is. Closes on Check's line of counts.
 set -u
 
 : "${top_builddir:?}"   # from make check
 octool=$top_builddir/tools/octool
-sim=$top_builddir/tests/simcuda
+driver=$top_builddir/tests/simcuda
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 checks=0
 failures=0
 
-# check WORDS COMMAND...: one check, true if the command is.
-check() {
-  local words=$1
-  shift
+ok() {
   checks=$((checks + 1))
-  "$@" && return
+}
+
+fail() {
+  checks=$((checks + 1))
   failures=$((failures + 1))
-  echo "FAIL: $words"
+  echo "FAIL: $*"
   sed 's/^/  stdout: /' out
   sed 's/^/  stderr: /' err
 }
 
-# run STATUS FOLDER ARGUMENT...: octool with that folder's libcuda.so.1; outputs in out and err.
+# run STATUS ARGUMENT...: octool run, its outputs in out and err.
 run() {
-  local want=$1 folder=$2 got
-  shift 2
-  LD_LIBRARY_PATH=$folder SIMCUDA_KERNELS=$sim/.libs/kernels.so timeout 300 "$octool" run --backend cuda "$@" >out 2>err </dev/null
+  local want=$1 got
+  shift
+  rm -f d.json
+  timeout 300 "$octool" run "$@" >out 2>err </dev/null
   got=$?
-  check "octool run --backend cuda $*: exit status $got, not $want" test "$got" -eq "$want"
+  if [ "$got" -eq "$want" ]; then ok; else fail "octool run $*: exit status $got, not $want"; fi
 }
 
-lines() {
-  test "$(wc -l <"$1")" -eq "$2"
+# cuda STATUS ARGUMENT...: the same over the simulated driver.
+cuda() {
+  local status=$1
+  shift
+  LD_LIBRARY_PATH=$driver/.libs SIMCUDA_KERNELS=$driver/.libs/kernels.so run "$status" --backend cuda --json d.json "$@"
 }
 
-"$octool" sample model.safetensors --params 100000 >out 2>err
-check 'a sample can be written' test -s model.safetensors
+says() {
+  if grep -qF -- "$1" err; then ok; else fail "standard error lacks: $1"; fi
+}
 
-run 0 "$sim/.libs" --seconds 1 --swap 20 model.safetensors
-check 'the teardown was clean' grep -q 'clean' out
-check 'no stale launch' grep -q '0 stale launches, 0 blocks swept, 0 bytes leaked' out
-check 'no words of failure' test ! -s err
+json() {
+  if python3 -c '
+import json, sys
+d = json.load(open("d.json"))
+sys.exit(not eval(sys.argv[1]))' "$1" 2>py; then ok; else fail "$1: $(cat py)"; fi
+}
 
-export SIMCUDA_DEVICE_BYTES=1048576 SIMCUDA_MANAGED=no
-run 1 "$sim/.libs" --seconds 1 model.safetensors
-check 'one line says what ran out' lines err 1
-check "in the driver's words" grep -q 'CUDA_ERROR_OUT_OF_MEMORY (2)' err
-unset SIMCUDA_DEVICE_BYTES SIMCUDA_MANAGED
+"$octool" sample one.safetensors --params 300000 >out 2>err || fail "octool sample"
+clean='(d["verify_failures"] == d["product_failures"] == d["stale_launches"] == d["blocks_swept"] == d["bytes_leaked"] ==
+  d["device_growth_bytes"] == 0 and d["driver_allocs"] == d["driver_frees"] > 0 and d["teardown_status"] == "OC_OK")'
 
+cuda 0 --seconds 0.5 --swap 20 one.safetensors
+json "$clean"
+if [ ! -s err ]; then ok; else fail "standard error is not empty"; fi
+json 'd["backend"] == "cuda" and d["swaps"] == 20 and d["derived_built"] == d["derived_verified"] > 0'
+json 'd["products_checked"] >= d["derived_built"] and not d["device_counts"]'
+# With a driver that hands the same addresses and handles out again, charges by chunks, and cannot do managed memory.
+SIMCUDA_RECYCLE=1 SIMCUDA_CHUNKS=1 SIMCUDA_POISON=1 SIMCUDA_MANAGED=no cuda 0 --seconds 0.5 --swap 5 --threads 4 one.safetensors
+json "$clean"
+cuda 0 --seconds 0 --swap 2 --derive nvfp4-from-fp8 one.safetensors
+json "$clean"
+
+# Faults put in are seen by the same means.
+cuda 1 --seconds 0 --inject bitflip one.safetensors
+says "1 verifications failed"
+cuda 1 --seconds 0 --inject orphan one.safetensors
+says "blocks belonged to nobody at teardown"
+cuda 0 --seconds 0.3 --inject miss one.safetensors
+json 'd["misses"] >= 1 and d["derived_built"] == d["derived_verified"]'
+cuda 2 --inject no-grace one.safetensors
+says "--inject no-grace needs the host backend"
+
+# What the driver refuses is told in its words, and torn down cleanly all the same.
+SIMCUDA_FAIL=cuModuleLoadDataEx:1:1:218 cuda 1 --seconds 0 one.safetensors
+says "loading the kernels: OC_E_INVALID"
+says "CUDA_ERROR_INVALID_PTX"
+json 'd["failure"] is not None and d["bytes_leaked"] == d["device_growth_bytes"] == 0'
+SIMCUDA_MISSING_FUNCTION=null SIMCUDA_FAIL=cuModuleGetFunction:3:1:500 cuda 1 --seconds 0 one.safetensors
+says "resolving the kernels: OC_E_NOT_FOUND"
+SIMCUDA_FAIL=cuMemcpyHtoDAsync_v2:4:1:1 cuda 1 --seconds 0 one.safetensors
+says "copy_h2d"
+json 'd["bytes_leaked"] == d["device_growth_bytes"] == 0'
+# A copy that says it worked and did nothing is a verification failure.
+SIMCUDA_FAIL=cuMemcpyHtoDAsync_v2:4:1:0 cuda 1 --seconds 0 --swap 0 one.safetensors
+says "the device has other bytes than the file"
+SIMCUDA_FAIL=cuLaunchKernel:9:1:1 cuda 1 --seconds 0 one.safetensors
+says "bf16: device: launch: OC_E_INVALID: cuLaunchKernel("
+json 'd["bytes_leaked"] == d["device_growth_bytes"] == 0 and d["teardown_status"] == "OC_OK"'
+SIMCUDA_DEVICE_BYTES=1048576 SIMCUDA_MANAGED=no cuda 1 --seconds 0 one.safetensors
+says "OC_E_DEVICE_NOMEM"
+says "CUDA_ERROR_OUT_OF_MEMORY (2)"
+
+# What is no driver, and one that is too old: one line.
+one_line() {
+  if [ "$(wc -l <err)" -eq 1 ] && [ ! -s out ]; then ok; else fail "that is not one line"; fi
+}
 echo 'no library' >libcuda.so.1
-run 1 "$work" model.safetensors
-check 'one line says that there is no driver' lines err 1
-check 'by its status' grep -q OC_E_NO_DRIVER err
-run 1 "$sim/old/.libs" model.safetensors
-check 'one line says what the driver lacks' lines err 1
-check 'by its status' grep -q OC_E_NO_DRIVER err
+LD_LIBRARY_PATH=$work run 1 --backend cuda one.safetensors
+says "octool run: opening the cuda backend: OC_E_NO_DRIVER: "
+one_line
+LD_LIBRARY_PATH=$driver/old/.libs run 1 --backend cuda one.safetensors
+says "octool run: opening the cuda backend: OC_E_NO_DRIVER: "
+one_line
 
 echo "$((100 * (checks - failures) / checks))%: Checks: $checks, Failures: $failures, Errors: 0"
 [ "$failures" -eq 0 ]
