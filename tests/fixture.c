@@ -260,6 +260,11 @@ unsigned fx_scale(unsigned n) {
 #endif
 }
 
+bool fx_wanted(const char *test) {
+  const char *only = getenv("LIBOC_TEST_ONLY");
+  return !only || strcmp(only, test) == 0;
+}
+
 int fx_run(Suite *s) {
   SRunner *r = srunner_create(s);
   srunner_run_all(r, CK_ENV);

@@ -93,6 +93,16 @@ uint64_t fx_random(uint64_t *state);
 /* n, or fewer where a sanitizer makes each step several times slower. */
 unsigned fx_scale(unsigned n);
 
+/* LIBOC_TEST_ONLY=name runs that test alone. */
+bool fx_wanted(const char *test);
+#undef tcase_add_test
+#undef tcase_add_loop_test
+#define tcase_add_test(tc, tf) tcase_add_loop_test(tc, tf, 0, 1)
+#define tcase_add_loop_test(tc, tf, from, to)                             \
+  do {                                                                    \
+    if (fx_wanted(#tf)) _tcase_add_test((tc), (tf), 0, 0, (from), (to));  \
+  } while (0)
+
 /* Main of a test program: runs the suite in this process if CK_FORK=no, with a timeout fit for slow machines. */
 int fx_run(Suite *s);
 
