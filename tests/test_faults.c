@@ -553,6 +553,14 @@ CALL(oc_pool_check, oc_pool_check(t->p))
 CALL(oc_pool_report_text, text_or_none(oc_pool_report_text(t->p, 0)))
 CALL(oc_pool_report_json, text_or_none(oc_pool_report_json(t->p)))
 
+ROW(oc_model_get_stats) {
+  oc_model_stats s = {.struct_size = sizeof s};
+  return oc_model_get_stats(t->m, &s);
+}
+ROW(oc_metrics_prometheus) {
+  char text[64];
+  return oc_metrics_prometheus(text, t->m ? sizeof text : 0) > 0 ? OC_OK : OC_E_HOST_NOMEM;
+}
 PLAIN(oc_last_error, oc_last_error() != NULL)
 PLAIN(oc_status_name, strcmp(oc_status_name(OC_E_BUSY), "OC_E_BUSY") == 0)
 PLAIN(oc_status_text, oc_status_text(OC_E_BUSY) != NULL)
@@ -622,6 +630,7 @@ static const struct row rows[] = {
   R(oc_host_step, with_host, 0),
   R(oc_kind_register, NULL, 0),
   R(oc_last_error, NULL, 0),
+  R(oc_metrics_prometheus, with_everything, WORDLESS),
   R(oc_model_adopt_module, NULL, 0),
   R(oc_model_create, NULL, 0),
   R(oc_model_derived, NULL, 0),
@@ -629,6 +638,7 @@ static const struct row rows[] = {
   R(oc_model_enter, NULL, 0),
   R(oc_model_forget_stream, with_retired, KEEPS),
   R(oc_model_generation, NULL, 0),
+  R(oc_model_get_stats, with_everything, 0),
   R(oc_model_graphs_gone, with_retired, 0),
   R(oc_model_leave, NULL, 0),
   R(oc_model_load_module, NULL, 0),
