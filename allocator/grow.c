@@ -204,6 +204,12 @@ static void make_room(struct pool *p) {
   while ((a = detach_empty(p))) give_to_driver(p, a);
 }
 
+void oci_pool_trim(struct pool *p) {
+  pthread_mutex_lock(&p->growing);
+  make_room(p);
+  pthread_mutex_unlock(&p->growing);
+}
+
 static int carve_again(struct pool *p, const struct growth *g) {
   if (!g->out) return POOL_MISS;
   pool_lock(p);

@@ -109,6 +109,10 @@ bool oci_pool_pending(const struct pool *p);
 /* Asks for pending blocks' events and takes back those that passed. Cheap where nothing is pending. */
 void oci_pool_collect(struct pool *p);
 
+/* Arenas with no live, waiting or retired block go back to the device; blocks that their streams have passed are free
+   first. Calls the device with only the growth lock held. */
+void oci_pool_trim(struct pool *p);
+
 enum pool_waiting { POOL_TAKE_RETIRED = 1, POOL_TAKE_HELD = 2 };
 struct pool_batch { uint32_t head; uint32_t count; };
 /* Takes the blocks that wait so now off their lists, still used. After the caller's waits: give_back makes

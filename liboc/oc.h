@@ -589,6 +589,9 @@ OC_API oc_status oc_pool_free(oc_pool *p, oc_devptr ptr) OC_MUST_USE;
    backend without events holds it until a drain. Capture: OC_E_CAPTURING, as on a stream that the driver calls
    capturing: the block stays the caller's. */
 OC_API oc_status oc_pool_free_on(oc_pool *p, oc_devptr ptr, oc_stream s) OC_MUST_USE;
+/* Gives arenas that hold no live and no retired block back to the driver; blocks of free_on whose stream has passed are
+   collected first. One that the driver refuses stays, out of use, and is logged. Guard: works. Capture: OC_E_CAPTURING. */
+OC_API oc_status oc_pool_trim(oc_pool *p) OC_MUST_USE;
 /* Enters memory of another allocator in the ledger; never freed by us. Outcomes: OC_EXISTS (overlaps one noted
    before), OC_E_INVALID (overlaps an arena). */
 OC_API oc_status oc_pool_note_external_at(oc_pool *p, oc_devptr ptr, size_t bytes, const char *owner, const oc_site *site) OC_MUST_USE;

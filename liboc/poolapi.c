@@ -176,6 +176,18 @@ oc_status oc_pool_free_on(oc_pool *p, oc_devptr ptr, oc_stream s) {
   return st;
 }
 
+oc_status oc_pool_trim(oc_pool *p) {
+  static const char call[] = "oc_pool_trim";
+  if (!p) return oci_error(OC_E_INVALID, "%s: the pool is NULL", call);
+  if (oci_in_capture()) return oci_error(OC_E_CAPTURING, "%s: inside a capture", call);
+  struct task task;
+  oc_status st = oci_call_begin(oci_model_of_pool(p), &task, call);
+  if (st) return st;
+  oci_pool_trim(p->core);
+  oci_call_end(&task);
+  return OC_OK;
+}
+
 /* ---- other allocators' memory ---- */
 
 oc_status oc_pool_note_external_at(oc_pool *p, oc_devptr ptr, size_t bytes, const char *owner, const oc_site *site) {
