@@ -89,6 +89,46 @@ done
 cp "$examples"/python/*.py .
 run "python/derive.py" "liboc 0." python3 derive.py
 
+# What installs the allocator into PyTorch, with a PyTorch that only notes what it is given, and calls it once.
+cat >torch.py <<'END'
+import ctypes
+import types
+
+given = {}
+
+
+class Memory:
+    def __init__(self, path, alloc, free):
+        self.lib = ctypes.CDLL(path)
+        given["alloc"], given["free"] = getattr(self.lib, alloc), getattr(self.lib, free)
+        given["alloc"].restype = ctypes.c_void_p
+
+    def allocator(self):
+        return self
+
+    def __getattr__(self, name):
+        return lambda address: given.__setitem__(name, address)
+
+
+memory = types.SimpleNamespace(CUDAPluggableAllocator=Memory, change_current_allocator=lambda m: given.__setitem__("is", m))
+cuda = types.SimpleNamespace(memory=memory)
+END
+cat >use_torch.py <<'END'
+import ctypes, sys
+import oc_torch, torch
+m = oc_torch.install(torch, sys.argv[1])
+g = torch.given
+assert g["is"] is m and all(g[setter] for setter in oc_torch.HOOKS) and len(g) == 8, g
+p = g["alloc"](ctypes.c_size_t(1 << 20), 0, None)
+assert p
+g["free"](ctypes.c_void_p(p), ctypes.c_size_t(1 << 20), 0, None)
+assert m.lib.oc_torch_refused_frees() == 0
+print("installed")
+END
+must "make install in torch" make -C "$top_builddir/torch" install DESTDIR="$work/root"
+run "python/oc_torch.py" "installed" env LD_LIBRARY_PATH="$top_builddir/tests/simcuda/.libs:$LD_LIBRARY_PATH" \
+  python3 use_torch.py "$(pkg-config --variable=torch liboc)"
+
 # ---- Rust ----
 
 if command -v cargo >/dev/null && cargo --version >/dev/null 2>&1; then
