@@ -43,18 +43,35 @@ static __attribute__((noinline)) oc_status no_hit(const oc_derived *d, oc_kind k
   return oci_model_live(m) ? OC_MISS : oci_model_refuses(m, call);
 }
 
-static inline bool lookup(oc_derived *d, oc_kind kind, oc_arity arity, uint64_t key, const void *out, struct map_hit *hit) {
-  if (__builtin_expect(!d || !out || !key || !oci_kind_is(kind, arity), 0)) return false;
+/* always_inline: the compiler would rather make one function of it, and pass arity and name in registers. */
+#define HIT static inline __attribute__((always_inline))
+
+HIT bool may_look(const oc_derived *d, oc_kind kind, oc_arity arity, uint64_t key, const void *out) {
+  return __builtin_expect(d && out && key && oci_kind_is(kind, arity), 1);
+}
+
+HIT bool lookup(oc_derived *d, oc_kind kind, oc_arity arity, uint64_t key, const void *out, struct map_hit *hit) {
+  if (!may_look(d, kind, arity, key, out)) return false;
   if (__builtin_expect(!oci_map_get(&d->maps[kind], key, hit), 0)) return false;
-  if (__builtin_expect(!oci_model_live(oci_model_of_derived(d)), 0)) return false;
+  if (!oci_model_live(oci_model_of_derived(d))) return false;
   if (oci_in_capture()) mark_captured(d, hit);
   return true;
 }
 
-oc_status oc_derived_get_ptr(oc_derived *d, oc_kind kind, uint64_t key, uint64_t *out) {
+static __attribute__((noinline)) oc_status get_whole(oc_derived *d, oc_kind kind, uint64_t key, uint64_t *out) {
+  static const char call[] = "oc_derived_get_ptr";
   struct map_hit hit;
-  if (!lookup(d, kind, OC_PTR, key, out, &hit)) return no_hit(d, kind, OC_PTR, key, out, "oc_derived_get_ptr");
+  if (!lookup(d, kind, OC_PTR, key, out, &hit)) return no_hit(d, kind, OC_PTR, key, out, call);
   *out = hit.v0;
+  return OC_OK;
+}
+
+/* A pointer kind's value is never 0, so that one cache line of the map has all of a hit; but a capture marks the entry. */
+oc_status oc_derived_get_ptr(oc_derived *d, oc_kind kind, uint64_t key, uint64_t *out) {
+  if (!may_look(d, kind, OC_PTR, key, out) || oci_in_capture()) return get_whole(d, kind, key, out);
+  uint64_t value = oci_map_near(&d->maps[kind], key);
+  if (!__builtin_expect(value != 0, 1) || !oci_model_live(oci_model_of_derived(d))) return get_whole(d, kind, key, out);
+  *out = value;
   return OC_OK;
 }
 
@@ -83,7 +100,7 @@ static __attribute__((noinline)) oc_status order(oc_derived *d, oc_kind kind, ui
   return st;
 }
 
-static inline oc_status lookup_on(oc_derived *d, oc_kind kind, oc_arity arity, uint64_t key, oc_stream s, const void *out,
+HIT oc_status lookup_on(oc_derived *d, oc_kind kind, oc_arity arity, uint64_t key, oc_stream s, const void *out,
                                   struct map_hit *hit, const char *call) {
   for (;;) {
     if (!lookup(d, kind, arity, key, out, hit)) return no_hit(d, kind, arity, key, out, call);

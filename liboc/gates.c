@@ -45,17 +45,12 @@ static void remember(struct oc_opcache *c, uint32_t id, struct tag *t) {
   pthread_mutex_unlock(&c->lock);
 }
 
-static __attribute__((noinline)) struct tag *tag_by_text(struct oc_opcache *c, oc_tag_key *key) {
+struct tag *oci_tag_by_text(struct oc_opcache *c, oc_tag_key *key) {
   uint32_t id = oci_tag_key_id(key);
   struct lookup k = oci_lookup(key->tag, NULL);
   struct tag *t = oci_tag_get(c, &k);
   if (t) remember(c, id, t);
   return t;
-}
-
-struct tag *oci_tag_of_key(struct oc_opcache *c, oc_tag_key *key) {
-  struct tag *t = oci_dense_get(&c->tags, __atomic_load_n(&key->id, __ATOMIC_RELAXED) - 1);
-  return __builtin_expect(t != NULL, 1) ? t : tag_by_text(c, key);
 }
 
 /* ---- once ---- */

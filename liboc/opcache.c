@@ -99,7 +99,7 @@ static oc_status resolve_locked(struct oc_opcache *c, struct kernel *r, const oc
 
 /* Into the dense vector: from now on the key is an indexed load. */
 static void remember(struct oc_opcache *c, const oc_kernel_key *key, oc_kernel handle) {
-  uint32_t id = key ? __atomic_load_n(&key->id, __ATOMIC_RELAXED) : 0;
+  uint32_t id = __atomic_load_n(&key->id, __ATOMIC_RELAXED);
   if (id - 1 >= DENSE_IDS) return;
   (void)oci_dense_set(&c->kernels, c->kernel_names.heap, id - 1, handle);   /* without memory: asked again */
 }
@@ -111,7 +111,7 @@ static oc_status miss(struct oc_opcache *c, const struct lookup *k, const oc_ker
   struct kernel *r = kernel_record(c, k);
   oc_status st = r ? resolve_locked(c, r, key) : oci_error(OC_E_HOST_NOMEM, "kernel %s::%s: out of host memory", k->a, k->b);
   if (!st) {
-    remember(c, key, r->handle);
+    if (key) remember(c, key, r->handle);
     *out = r->handle;
   }
   pthread_mutex_unlock(&c->lock);
@@ -131,13 +131,21 @@ static oc_status counted_miss(struct oc_opcache *c, const struct lookup *k, cons
 
 /* ---- kernels: the hit ---- */
 
-oc_status oc_opcache_kernel(oc_opcache *c, const char *module, const char *func, oc_kernel *out) {
-  if (!c || !module || !func || !out) return oci_error(OC_E_INVALID, "oc_opcache_kernel: a NULL argument");
+/* What is no hit; so that a hit keeps its key in registers. */
+static __attribute__((noinline)) oc_status no_hit(oc_opcache *c, const char *module, const char *func, oc_kernel *out) {
+  static const char call[] = "oc_opcache_kernel";
+  if (!c || !module || !func || !out) return oci_error(OC_E_INVALID, "%s: a NULL argument", call);
+  if (!oci_model_live(oci_model_of_opcache(c))) return oci_model_refuses(oci_model_of_opcache(c), call);
   struct lookup k = oci_lookup(module, func);
-  if (!oci_model_live(oci_model_of_opcache(c))) return oci_model_refuses(oci_model_of_opcache(c), "oc_opcache_kernel");
-  struct kernel *r = (struct kernel *)oci_names_get(&c->kernel_names, &k);
+  return counted_miss(c, &k, NULL, out, call);
+}
+
+oc_status oc_opcache_kernel(oc_opcache *c, const char *module, const char *func, oc_kernel *out) {
+  if (__builtin_expect(!c || !module || !func || !out, 0)) return no_hit(c, module, func, out);
+  struct lookup k = oci_lookup(module, func);
+  const struct kernel *r = (const struct kernel *)oci_names_get(&c->kernel_names, &k);
   oc_kernel handle = r ? __atomic_load_n(&r->handle, __ATOMIC_ACQUIRE) : NULL;
-  if (!handle) return counted_miss(c, &k, NULL, out, "oc_opcache_kernel");
+  if (__builtin_expect(!handle || !oci_model_live(oci_model_of_opcache(c)), 0)) return no_hit(c, module, func, out);
   *out = handle;
   return OC_OK;
 }

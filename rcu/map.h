@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The lock-free map: u64 keys, open addressing, insert-mostly.
+ * The lock-free map: u64 keys, open addressing by cache line, insert-mostly.
  *
  * map:   owns its tables; one writer at a time (the caller's lock), any number of readers, with or without a guard.
- * table: a power of two of slots; replaced by a larger (or cleaned) copy when three quarters full, and kept until
- *        the map is freed, so that a reader without a guard never reads freed memory (G30). A table that
+ * table: a power of two of lines; replaced by a larger (or cleaned) copy when it is full, and kept until the map is freed, so that a reader without a guard never reads freed memory (G30). A table that
  *        is not larger than the one before takes five eighths of its slots in new keys: at most 64 bytes each.
- * slot:  32 bytes, half a cache line. Its key is written once and never changes: a reader holds key and value in
- *        several loads. A dropped slot waits for its own key.
+ * line:  four slots: their keys and first values in one cache line, all that a hit for one value reads. A full line
+ *        spills into the next. All four keys are compared without a jump: which slot a key is in is a toss, and a wrong
+ *        guess that waits for memory costs more than everything else.
+ * rest:  what the same four slots have beside it: second values and entries.
+ * slot:  its key is written once and never changes: a reader holds key and value in several loads. A dropped slot
+ *        waits for its own key.
  *
- * A reader: find the key (acquire), load entry, values, entry again; the same entry twice means that the values
- * belong together, for an entry's memory is not used again before a grace period.
+ * A reader of all of a slot: find the key (acquire), load entry, values, entry again; the same entry twice means that
+ * the values belong together, for an entry's memory is not used again before a grace period. Of the first value alone,
+ * where it is never 0: one load says whether it is there and what it is.
  */
 #ifndef OCI_RCU_MAP_H
 #define OCI_RCU_MAP_H
@@ -23,21 +27,28 @@
 
 struct heap;
 
-struct map_slot {
-  uint64_t key;        /* 0: empty */
-  uint64_t entry;      /* pointer of the writer's record, with flags in its low bits; 0: dropped */
-  uint64_t v0, v1;
-};
+#define LINE_SLOTS 4u
+#define SLOT_BYTES 32u   /* half of it in a line, half in its rest */
+
+struct map_line {
+  uint64_t key[LINE_SLOTS];     /* 0: empty */
+  uint64_t v0[LINE_SLOTS];      /* 0: dropped, or a value of 0 */
+} __attribute__((aligned(64)));
+
+struct map_rest {
+  uint64_t v1[LINE_SLOTS];
+  uint64_t entry[LINE_SLOTS];   /* pointer of the writer's record, with flags in its low bits; 0: dropped */
+} __attribute__((aligned(64)));
 
 #define MAP_FLAG 1u    /* the caller's: an entry pointer's bit 0 */
 #define MAP_FLAGS 7u
 
 struct map_table {
   struct map_table *older;
-  size_t slots;         /* power of two */
+  size_t lines;         /* power of two, at least 2 */
   size_t used;          /* slots with a key; the writer's */
-  uint32_t shift;       /* 64 - log2(slots) */
-  struct map_slot slot[] __attribute__((aligned(64)));
+  uint32_t shift;       /* 64 - log2(lines) */
+  struct map_line line[];       /* [lines], and behind them struct map_rest [lines] */
 };
 
 struct map {
@@ -61,14 +72,50 @@ static inline void *oci_map_entry(uint64_t entry) {
   return (void *)(uintptr_t)(entry & ~(uint64_t)MAP_FLAGS);
 }
 
-/* The slot of a key, or NULL. Ends at an empty slot: a table always has some. */
-static inline struct map_slot *oci_map_slot(struct map_table *t, uint64_t key) {
-  size_t mask = t->slots - 1;
-  for (size_t i = (size_t)(oci_hash_u64(key) >> t->shift);; i = (i + 1) & mask) {
-    struct map_slot *s = &t->slot[i];
-    uint64_t k = __atomic_load_n(&s->key, __ATOMIC_ACQUIRE);
-    if (k == key) return s;
-    if (k == 0) return NULL;
+static inline struct map_rest *oci_map_rest(struct map_table *t, size_t line) {
+  return (struct map_rest *)&t->line[t->lines] + line;
+}
+
+static inline uint64_t oci_map_home(const struct map_table *t, uint64_t key) {
+  return oci_hash_u64(key) >> t->shift;
+}
+
+/* 1: slot i has that key. */
+static inline uint64_t oci_line_has(const struct map_line *l, unsigned i, uint64_t key) {
+  return (uint64_t)(__atomic_load_n(&l->key[i], __ATOMIC_ACQUIRE) == key);
+}
+
+/* Bit i: slot i has that key. */
+static inline unsigned oci_line_match(const struct map_line *l, uint64_t key) {
+  return (unsigned)(oci_line_has(l, 0, key) | oci_line_has(l, 1, key) << 1 | oci_line_has(l, 2, key) << 2 |
+                    oci_line_has(l, 3, key) << 3);
+}
+
+/* `otherwise`, or slot i's first value if it has the key: both are at hand, so that no jump is needed. */
+static inline uint64_t oci_line_pick(const struct map_line *l, unsigned i, uint64_t key, uint64_t otherwise) {
+  bool has = __atomic_load_n(&l->key[i], __ATOMIC_ACQUIRE) == key;
+  uint64_t value = __atomic_load_n(&l->v0[i], __ATOMIC_ACQUIRE);
+  return has ? value : otherwise;
+}
+
+/* The key's first value; 0: dropped, or not in this line. */
+static inline uint64_t oci_line_value(const struct map_line *l, uint64_t key) {
+  return oci_line_pick(l, 0, key, oci_line_pick(l, 1, key, oci_line_pick(l, 2, key, oci_line_pick(l, 3, key, 0))));
+}
+
+struct map_slot {
+  struct map_line *line;   /* NULL: the key is not there */
+  struct map_rest *rest;
+  unsigned i;
+};
+
+/* The slot of a key. Ends at a line with an empty slot: a table always has some, and a key goes to the first of them. */
+static inline struct map_slot oci_map_slot(struct map_table *t, uint64_t key) {
+  for (size_t n = oci_map_home(t, key);; n = (n + 1) & (t->lines - 1)) {
+    unsigned bits = oci_line_match(&t->line[n], key);
+    if (__builtin_expect(bits != 0, 1))
+      return (struct map_slot){&t->line[n], oci_map_rest(t, n), (unsigned)__builtin_ctz(bits)};
+    if (oci_line_match(&t->line[n], 0)) return (struct map_slot){NULL, NULL, 0};
   }
 }
 
@@ -76,18 +123,32 @@ static inline struct map_slot *oci_map_slot(struct map_table *t, uint64_t key) {
 static inline bool oci_map_get(const struct map *m, uint64_t key, struct map_hit *out) {
   struct map_table *t = __atomic_load_n(&m->table, __ATOMIC_ACQUIRE);
   if (!t) return false;
-  struct map_slot *s = oci_map_slot(t, key);
-  if (!s) return false;
+  struct map_slot s = oci_map_slot(t, key);
+  if (!s.line) return false;
   for (;;) {
-    uint64_t e = __atomic_load_n(&s->entry, __ATOMIC_ACQUIRE);
+    uint64_t e = __atomic_load_n(&s.rest->entry[s.i], __ATOMIC_ACQUIRE);
     if (e == 0) return false;
-    out->v0 = __atomic_load_n(&s->v0, __ATOMIC_ACQUIRE);
-    out->v1 = __atomic_load_n(&s->v1, __ATOMIC_ACQUIRE);
-    out->entry = __atomic_load_n(&s->entry, __ATOMIC_RELAXED);
+    out->v0 = __atomic_load_n(&s.line->v0[s.i], __ATOMIC_ACQUIRE);
+    out->v1 = __atomic_load_n(&s.rest->v1[s.i], __ATOMIC_ACQUIRE);
+    out->entry = __atomic_load_n(&s.rest->entry[s.i], __ATOMIC_RELAXED);
     /* Dropped and put anew between our loads, or its flag changed: read again. The writer stores 0, then values,
        then the entry, so that values of another put cannot stand between two equal entries. */
     if (__builtin_expect(out->entry == e, 1)) return true;
   }
+}
+
+/* For maps whose first values are never 0. key is not 0. The value, if the key's own line has it, as it mostly does;
+   0: it is not there, or was spilled: oci_map_value knows. */
+static inline uint64_t oci_map_near(const struct map *m, uint64_t key) {
+  const struct map_table *t = __atomic_load_n(&m->table, __ATOMIC_ACQUIRE);
+  return __builtin_expect(t != NULL, 1) ? oci_line_value(&t->line[oci_map_home(t, key)], key) : 0;
+}
+
+/* 0: not there. */
+uint64_t oci_map_far(const struct map *m, uint64_t key);
+static inline uint64_t oci_map_value(const struct map *m, uint64_t key) {
+  uint64_t value = oci_map_near(m, key);
+  return __builtin_expect(value != 0, 1) ? value : oci_map_far(m, key);
 }
 
 /* ---- writers ---- */
@@ -100,6 +161,8 @@ void oci_map_put(struct map *m, uint64_t key, uint64_t v0, uint64_t v1, uint64_t
 uint64_t oci_map_drop(struct map *m, uint64_t key);
 /* Replaces the entry word of a key that is there (flags change, values stay). */
 void oci_map_set_entry(struct map *m, uint64_t key, uint64_t entry);
+/* Replaces the first value of a key that is there, for readers of that alone. */
+void oci_map_set_value(struct map *m, uint64_t key, uint64_t v0);
 /* Each key with an entry; `each` may drop that key. */
 void oci_map_each(struct map *m, void (*each)(void *arg, uint64_t key, const struct map_hit *hit), void *arg);
 /* Frees all tables. No reader any more. */

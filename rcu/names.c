@@ -9,33 +9,39 @@ static size_t text_bytes(size_t a, size_t b) {
   return a + b + 2;
 }
 
+uint64_t oci_hash_text(const struct lookup *k) {
+  return oci_hash_bytes(k->b, k->b_bytes, oci_hash_bytes(k->a, k->a_bytes, 0));
+}
+
+bool oci_same_text(const struct name *n, const struct lookup *k) {
+  return memcmp(n->text, k->a, k->a_bytes) == 0 && memcmp(n->text + n->a_bytes + 1, k->b, k->b_bytes) == 0;
+}
+
+/* Record and text in one piece: a hit reads both. */
 static struct name *make(struct heap *h, const struct lookup *k, size_t bytes) {
-  struct name *n = oci_alloc(h, bytes);
+  struct name *n = oci_alloc(h, bytes + text_bytes(k->a_bytes, k->b_bytes));
   if (!n) return NULL;
-  n->text = oci_alloc(h, text_bytes(k->a_bytes, k->b_bytes));
-  if (!n->text) {
-    oci_free(h, n, bytes);
-    return NULL;
-  }
+  n->text = (char *)n + bytes;
   memcpy(n->text, k->a, k->a_bytes);
   memcpy(n->text + k->a_bytes + 1, k->b, k->b_bytes);
   n->a_bytes = (uint32_t)k->a_bytes;
   n->b_bytes = (uint32_t)k->b_bytes;
-  n->hash = k->hash;
+  n->words = k->words;
   return n;
+}
+
+static struct name *first(uint64_t value) {
+  return (struct name *)(uintptr_t)value;
 }
 
 struct name *oci_names_add(struct map *m, const struct lookup *k, size_t bytes) {
   if (k->a_bytes >= UINT32_MAX || k->b_bytes >= UINT32_MAX || !oci_map_reserve(m)) return NULL;
   struct name *n = make(m->heap, k, bytes);
   if (!n) return NULL;
-  struct map_hit hit;
-  if (oci_map_get(m, k->hash, &hit)) {
-    n->same_hash = oci_map_entry(hit.entry);
-    oci_map_set_entry(m, k->hash, (uint64_t)(uintptr_t)n);
-  } else {
-    oci_map_put(m, k->hash, 0, 0, (uint64_t)(uintptr_t)n);
-  }
+  uint64_t value = (uint64_t)(uintptr_t)n;
+  n->same_hash = first(oci_map_value(m, k->hash));
+  if (n->same_hash) oci_map_set_value(m, k->hash, value);
+  else oci_map_put(m, k->hash, value, 0, value);
   return n;
 }
 
@@ -47,7 +53,7 @@ struct each_call {
 static void each_chain(void *arg, uint64_t key, const struct map_hit *hit) {
   (void)key;
   const struct each_call *call = arg;
-  for (struct name *n = oci_map_entry(hit->entry), *next; n; n = next) {
+  for (struct name *n = first(hit->v0), *next; n; n = next) {
     next = n->same_hash;
     call->each(call->arg, n);
   }
@@ -68,8 +74,7 @@ struct free_call {
 static void free_one(void *arg, struct name *n) {
   const struct free_call *call = arg;
   if (call->drop) call->drop(call->arg, n);
-  oci_free(call->heap, n->text, text_bytes(n->a_bytes, n->b_bytes));
-  oci_free(call->heap, n, call->bytes);
+  oci_free(call->heap, n, call->bytes + text_bytes(n->a_bytes, n->b_bytes));
 }
 
 void oci_names_free(struct map *m, size_t bytes, void (*drop)(void *arg, struct name *n), void *arg) {

@@ -244,20 +244,20 @@ END_TEST
 START_TEST(g4_names_whose_hashes_collide_have_their_own_handles) {
   struct twins twins = make_twins();
   const char *base = twins.a, *other = twins.b;
-  oc_kernel_key first = OC_KERNEL_KEY(base, "f"), second = OC_KERNEL_KEY(other, "f");
+  oc_kernel_key first = OC_KERNEL_KEY(base, TWINS_FUNC), second = OC_KERNEL_KEY(other, TWINS_FUNC);
   oc_kernel k;
   /* the handles of this driver are hashes, so tell them apart by what is there */
   ck_ok(oc_opcache_kernel_k(c, &first, &k));
   __atomic_store_n(&drv.next, OC_E_NOT_FOUND, __ATOMIC_RELAXED);
-  ck_status(oc_opcache_kernel(c, other, "f", &k), OC_E_NOT_FOUND);
+  ck_status(oc_opcache_kernel(c, other, TWINS_FUNC, &k), OC_E_NOT_FOUND);
   __atomic_store_n(&drv.next, OC_E_NOT_FOUND, __ATOMIC_RELAXED);
   ck_status(oc_opcache_kernel_k(c, &second, &k), OC_E_NOT_FOUND);
   ck_ok(oc_opcache_kernel_k(c, &second, &k));
   ck_assert_uint_ne(first.id, second.id);
   ck_assert_uint_eq(oc_opcache_kernels(c), 2);
   ck_assert_uint_eq(drv.kernel, 4);
-  ck_ok(oc_opcache_kernel(c, base, "f", &k));
-  ck_ok(oc_opcache_kernel(c, other, "f", &k));
+  ck_ok(oc_opcache_kernel(c, base, TWINS_FUNC, &k));
+  ck_ok(oc_opcache_kernel(c, other, TWINS_FUNC, &k));
   ck_assert_uint_eq(drv.kernel, 4);
 }
 END_TEST

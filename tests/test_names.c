@@ -187,22 +187,59 @@ static char *exact(const char *from, size_t n) {
 }
 
 START_TEST(every_byte_counts) {
-  char text[41];
+  char text[101];
   for (size_t i = 0; i < sizeof text; i++) text[i] = (char)('a' + i * 7 % 26);
-  for (size_t n = 0; n <= 40; n++) {
+  for (size_t n = 0; n <= 100; n++) {
     char *a = exact(text, n), *b = exact(text, n);
-    ck_assert(oci_same_bytes(a, b, n));
     ck_assert_uint_eq(oci_hash_bytes(a, n, 1), oci_hash_bytes(b, n, 1));
     for (size_t i = 0; i < n; i++) {
       for (int bit = 0; bit < 8; bit++) {
         b[i] = (char)(b[i] ^ 1 << bit);
-        ck_assert_msg(!oci_same_bytes(a, b, n), "byte %zu of %zu", i, n);
         ck_assert_msg(oci_hash_bytes(a, n, 1) != oci_hash_bytes(b, n, 1), "byte %zu of %zu", i, n);
         b[i] = a[i];
       }
     }
     free(a);
     free(b);
+  }
+}
+END_TEST
+
+/* `n` letters, at the very end of an allocation. */
+static char *letters(size_t n, unsigned first) {
+  char text[64];
+  for (size_t i = 0; i < n; i++) text[i] = (char)('a' + (first + i * 7) % 26);
+  text[n] = 0;
+  return exact(text, n + 1);
+}
+
+/* Of every length on both sides of those that are ordinary, and of ordinary ones beside others; with_hash makes the
+   comparison alone decide. */
+START_TEST(g4_names_of_all_lengths_are_compared_in_full) {
+  for (size_t n = 0; n <= 40; n++) {
+    for (size_t m = 0; m <= 40; m++) {
+      char *a = letters(n, 1), *b = letters(m, 2);
+      struct lookup k = with_hash(a, b, 5);
+      ck_assert_ptr_null(oci_names_get(&names, &k));
+      ck_assert_ptr_nonnull(oci_names_add(&names, &k, sizeof(struct record)));
+      ck_assert_ptr_nonnull(oci_names_get(&names, &k));
+      free(a);
+      free(b);
+    }
+  }
+  for (size_t n = 0; n <= 40; n++) {
+    for (size_t m = 0; m <= 40; m += n ? 3 : 1) {
+      char *a = letters(n, 1), *b = letters(m, 2);
+      for (size_t i = 0; i < n + m; i++) {
+        char *at = i < n ? &a[i] : &b[i - n];
+        *at = (char)(*at ^ 1);
+        struct lookup k = with_hash(a, b, 5);
+        ck_assert_msg(!oci_names_get(&names, &k), "byte %zu of %zu and %zu", i, n, m);
+        *at = (char)(*at ^ 1);
+      }
+      free(a);
+      free(b);
+    }
   }
 }
 END_TEST
@@ -245,6 +282,7 @@ int main(void) {
   tcase_add_test(c, g33_every_allocation_of_an_add_may_fail);
   tcase_add_test(c, readers_find_the_right_name_while_others_are_added);
   tcase_add_test(c, every_byte_counts);
+  tcase_add_test(c, g4_names_of_all_lengths_are_compared_in_full);
   tcase_add_test(c, names_in_a_row_do_not_collide);
   suite_add_tcase(s, c);
   return fx_run(s);
