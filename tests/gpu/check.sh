@@ -76,7 +76,7 @@ prepare_driver() {
 # programs LIST...: what those lists of tests/Makefile.am name.
 programs() {
   # shellcheck disable=SC2016
-  make -s -C "$build_dir/tests" --eval="print-programs: ; @echo $(printf '$(%s) ' "$@")" print-programs
+  env -u MAKEFLAGS -u MFLAGS make -s --no-print-directory -C "$build_dir/tests" --eval="print-programs: ; @echo $(printf '$(%s) ' "$@")" print-programs
 }
 
 # How a test says that it cannot run on a real driver (tests/fixture_cuda.c, and the tests of the simulated driver).
