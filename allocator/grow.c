@@ -239,9 +239,11 @@ static int whole_sequence(struct pool *p, struct growth *g, bool managed) {
 }
 
 static void set_latch(struct pool *p, bool latched) {
-  if (latched && !oci_pool_fell_back(p))
+  if (latched && !oci_pool_fell_back(p)) {
     oci_log(OCI_LOG_WARNING, "device memory is out: this model's new arenas are managed memory from now on (%s)",
             p->device_words);
+    pool_note(p, POOL_NOTE_LATCH, 0);
+  }
   __atomic_store_n(&p->latched, latched, __ATOMIC_RELAXED);
 }
 

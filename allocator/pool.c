@@ -271,6 +271,7 @@ void oci_pool_wait(struct pool *p, uint32_t index, enum block_state state) {
   ledger_retired(&p->ledger, b->tag, bytes);
   p->retired_bytes += bytes;
   b->state = state & 7u;
+  pool_note(p, POOL_NOTE_RETIRED, bytes);
 }
 
 void oci_pool_unuse(struct pool *p, uint32_t index) {
@@ -444,8 +445,9 @@ bool oci_pool_fell_back(const struct pool *p) { return __atomic_load_n(&p->latch
 
 bool oci_pool_latch(struct pool *p) {
   bool allowed = p->dev.can_manage && !p->no_managed;
-  if (allowed) __atomic_store_n(&p->latched, true, __ATOMIC_RELAXED);
-  else oci_log(OCI_LOG_WARNING, "a fall back to managed memory was asked for, which is not allowed here: ignored");
+  if (allowed && !__atomic_exchange_n(&p->latched, true, __ATOMIC_RELAXED)) pool_note(p, POOL_NOTE_LATCH, 0);
+  if (!allowed)
+    oci_log(OCI_LOG_WARNING, "a fall back to managed memory was asked for, which is not allowed here: ignored");
   return allowed;
 }
 

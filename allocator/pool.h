@@ -35,6 +35,11 @@ enum pool_status {
   POOL_E_DEVICE_LOST = -41,
 };
 
+enum pool_note {
+  POOL_NOTE_LATCH,      /* new arenas are managed memory from now on; 0 bytes */
+  POOL_NOTE_RETIRED,    /* a block does not go back yet: it waits for a stream, a graph, or teardown */
+};
+
 /* How the pool reaches the device. Entries word their own errors (oci_error). No lock that a carve from an
    existing arena needs is held around them. */
 struct pool_device {
@@ -46,6 +51,8 @@ struct pool_device {
   int (*mark)(void *arg, void *stream, void **event);  /* an event after what is queued on stream now */
   int (*passed)(void *arg, void *event);               /* 0 passed, 1 not yet, < 0 failed */
   void (*unmark)(void *arg, void *event);              /* the pool is done with it */
+  /* Told of what happens, maybe with a lock of the pool held: must not call back. NULL: nobody is. */
+  void (*note)(void *arg, enum pool_note what, uint64_t bytes);
 };
 
 struct pool_options {

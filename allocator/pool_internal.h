@@ -97,6 +97,10 @@ void oci_pool_drop_pending(struct pool *p, struct pending *queues);
 
 static inline struct block *pool_block(const struct pool *p, uint32_t index) { return slab_at(&p->sub.slab, index); }
 
+static inline void pool_note(const struct pool *p, enum pool_note what, uint64_t bytes) {
+  if (p->dev.note) p->dev.note(p->dev.arg, what, bytes);
+}
+
 static inline void pool_lock(struct pool *p) { pthread_mutex_lock(&p->lock); }
 static inline void pool_unlock(struct pool *p) { pthread_mutex_unlock(&p->lock); }
 

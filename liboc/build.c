@@ -128,7 +128,7 @@ static oc_status begin(struct oc_derived *d, oc_kind kind, uint64_t key, const o
   struct task task;
   st = oci_call_begin(oci_model_of_derived(d), &task, call);
   if (st) return st;
-  oci_sight_miss(oci_model_of_derived(d), MISS_DERIVED);
+  oci_sight_miss(oci_model_of_derived(d), MISS_DERIVED, oci_kind_name(kind));
   st = find_or_open(d, kind, key, site, build, out, call);
   oci_call_end(&task);
   return st;

@@ -215,9 +215,14 @@ oc_status oci_derived_doom(struct oc_derived *d, const struct doom *what, const 
   if (st) return st;
   /* What another thread is forgetting right now must be out of use too when we return. */
   bool any = !link_empty(&w.doomed) || d->leaving;
-  LINK_EACH(l, &w.doomed) oci_entry_unpublish(d, CONTAINER(l, struct entry, link));
+  uint64_t values = 0;
+  LINK_EACH(l, &w.doomed) {
+    oci_entry_unpublish(d, CONTAINER(l, struct entry, link));
+    values++;
+  }
   pthread_mutex_unlock(&d->lock);
   if (!any) return OC_OK;
+  oci_sight_invalidate(m, values);
   oci_sight_guard_sync(m);
   bool left_out = false;
   st = oci_streams_drain(m, &left_out);

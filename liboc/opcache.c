@@ -123,7 +123,7 @@ static oc_status counted_miss(struct oc_opcache *c, const struct lookup *k, cons
   struct task call;
   oc_status st = oci_call_begin(oci_model_of_opcache(c), &call, name);
   if (st) return st;
-  oci_sight_miss(oci_model_of_opcache(c), MISS_KERNEL);
+  oci_sight_miss(oci_model_of_opcache(c), MISS_KERNEL, k->b);
   st = miss(c, k, key, out);
   oci_call_end(&call);
   return st;

@@ -14,7 +14,9 @@
 /* ---- the device, as the pool sees it ---- */
 
 static int dev_alloc(void *arg, size_t bytes, bool managed, uint64_t *out) {
-  return oci_dev_alloc(arg, bytes, managed, out);
+  oc_status st = oci_dev_alloc(arg, bytes, managed, out);
+  if (!st) oci_sight_arena(arg, bytes, managed);
+  return st;
 }
 
 static int dev_free(void *arg, uint64_t base) {
@@ -36,8 +38,14 @@ static void dev_unmark(void *arg, void *event) {
   oci_event_put(arg, event);
 }
 
+static void dev_note(void *arg, enum pool_note what, uint64_t bytes) {
+  if (what == POOL_NOTE_LATCH) oci_sight_latch(arg);
+  else oci_sight_retired(arg, bytes);
+}
+
 oc_status oci_pool_open(struct oc_model *m, const oc_model_options *opt) {
-  struct pool_device dev = {.arg = m, .alloc = dev_alloc, .free = dev_free, .can_manage = m->backend->ops.alloc_managed};
+  struct pool_device dev = {.arg = m, .alloc = dev_alloc, .free = dev_free, .note = dev_note,
+                            .can_manage = m->backend->ops.alloc_managed};
   if (oci_dev_has_events(m->backend)) {
     dev.mark = dev_mark;
     dev.passed = dev_passed;

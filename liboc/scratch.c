@@ -191,7 +191,7 @@ static __attribute__((noinline)) oc_status scratch_miss(struct oc_opcache *c, st
   struct task call;
   oc_status st = oci_call_begin(oci_model_of_opcache(c), &call, w->call);
   if (st) return st;
-  oci_sight_miss(oci_model_of_opcache(c), MISS_SCRATCH);
+  oci_sight_miss(oci_model_of_opcache(c), MISS_SCRATCH, oci_name_a(&t->name));
   st = miss_in_call(c, t, w, out);
   oci_call_end(&call);
   return st;

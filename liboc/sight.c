@@ -8,6 +8,7 @@
 
 #include "liboc/model.h"
 #include "liboc/options.h"
+#include "liboc/probe.h"
 #include "liboc/process.h"
 #include "rcu/guard.h"
 
@@ -21,44 +22,73 @@ static uint64_t read_cell(const uint64_t *cell) {
 
 /* ---- what happens ---- */
 
-void oci_sight_miss(struct oc_model *m, enum miss what) {
+void oci_sight_miss(struct oc_model *m, enum miss what, const char *name) {
+  PROBE3(miss, m->generation, (int)what, name);
   add(&m->counts.misses[what], 1);
 }
 
 void oci_sight_build_begin(struct oc_build *b) {
   b->since = oci_now_ns();
+  PROBE3(build_begin, oci_model_of_derived(b->derived)->generation, oci_kind_name(b->kind), b->key);
 }
 
 void oci_sight_build_end(const struct oc_build *b, oc_status st) {
-  struct counts *c = &oci_model_of_derived(b->derived)->counts;
+  struct oc_model *m = oci_model_of_derived(b->derived);
+  struct counts *c = &m->counts;
+  uint64_t ns = oci_now_ns() - b->since;
   add(st == OC_OK ? &c->builds : &c->build_failures, 1);
-  add(&c->build_ns, oci_now_ns() - b->since);
+  add(&c->build_ns, ns);
+  PROBE5(build_end, m->generation, oci_kind_name(b->kind), b->key, (int)st, ns);
 }
 
 void oci_sight_build_waited(struct oc_model *m, uint64_t since) {
+  uint64_t ns = oci_now_ns() - since;
   add(&m->counts.build_waits, 1);
-  add(&m->counts.build_wait_ns, oci_now_ns() - since);
+  add(&m->counts.build_wait_ns, ns);
+  PROBE2(build_wait, m->generation, ns);
 }
 
 void oci_sight_scratch_grown(struct oc_model *m, const char *tag, uint64_t bytes) {
-  (void)tag;
-  (void)bytes;
   add(&m->counts.scratch_growths, 1);
+  PROBE3(scratch_grow, m->generation, tag, bytes);
+}
+
+void oci_sight_arena(struct oc_model *m, uint64_t bytes, bool managed) {
+  PROBE3(arena_grow, m->generation, bytes, (int)managed);
+}
+
+void oci_sight_retired(struct oc_model *m, uint64_t bytes) {
+  PROBE2(retire, m->generation, bytes);
+}
+
+void oci_sight_latch(struct oc_model *m) {
+  PROBE1(latch, m->generation);
+}
+
+void oci_sight_invalidate(struct oc_model *m, uint64_t values) {
+  PROBE2(invalidate, m->generation, values);
+}
+
+void oci_sight_teardown(struct oc_model *m, const char *step) {
+  PROBE2(teardown, m->generation, step);
 }
 
 void oci_sight_driver(struct oc_model *m, oc_call_kind kind, const char *entry, uint64_t since, oc_status st) {
-  (void)entry;
   struct count_of_calls *c = &m->counts.driver[kind];
+  uint64_t ns = oci_now_ns() - since;
   add(&c->calls, 1);
   if (st < 0) add(&c->failures, 1);
-  add(&c->ns, oci_now_ns() - since);
+  add(&c->ns, ns);
+  PROBE4(driver_call, m->generation, entry, (int)st, ns);
 }
 
 void oci_sight_guard_sync(struct oc_model *m) {
   uint64_t since = oci_now_ns();
   oci_guard_sync();
+  uint64_t ns = oci_now_ns() - since;
   add(&m->counts.guard_waits, 1);
-  add(&m->counts.guard_wait_ns, oci_now_ns() - since);
+  add(&m->counts.guard_wait_ns, ns);
+  PROBE2(guard_wait, m->generation, ns);
 }
 
 /* ---- the figures ---- */

@@ -10,6 +10,7 @@
 #ifndef OCI_LIBOC_SIGHT_H
 #define OCI_LIBOC_SIGHT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -40,7 +41,8 @@ static inline uint64_t oci_now_ns(void) {
   return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-void oci_sight_miss(struct oc_model *m, enum miss what);
+/* name: of the kernel, tag or kind. */
+void oci_sight_miss(struct oc_model *m, enum miss what, const char *name);
 /* b is open from now on; it has ended: with its value stored, or not. Nothing locked that a pool's lock is inside of. */
 void oci_sight_build_begin(struct oc_build *b);
 void oci_sight_build_end(const struct oc_build *b, oc_status st);
@@ -48,6 +50,14 @@ void oci_sight_build_end(const struct oc_build *b, oc_status st);
 void oci_sight_build_waited(struct oc_model *m, uint64_t since);
 /* A scratch buffer was made, or replaced by a larger one. */
 void oci_sight_scratch_grown(struct oc_model *m, const char *tag, uint64_t bytes);
+/* An arena came. A block of so many bytes waits until it may be used again. Device memory ran out. Locks may be held. */
+void oci_sight_arena(struct oc_model *m, uint64_t bytes, bool managed);
+void oci_sight_retired(struct oc_model *m, uint64_t bytes);
+void oci_sight_latch(struct oc_model *m);
+/* So many values are forgotten, on their way to be freed. */
+void oci_sight_invalidate(struct oc_model *m, uint64_t values);
+/* Teardown begins a step. */
+void oci_sight_teardown(struct oc_model *m, const char *step);
 /* One call of the driver, begun then and just over. OC_MISS is no failure. */
 void oci_sight_driver(struct oc_model *m, oc_call_kind kind, const char *entry, uint64_t since, oc_status st);
 /* oci_guard_sync, counted. */

@@ -123,12 +123,17 @@ static oc_status make_report(struct oc_model *m, struct oc_report **out) {
 static oc_status prepare(struct oc_model *m, struct oc_report **report) {
   oc_status st = check_captures(m);
   if (st) return st;
+  oci_sight_teardown(m, "stop");
   stop(m);
   st = wait_idle(m);
   if (!st) st = check_captures(m);
   if (!st) st = make_report(m, report);
-  if (st) resume(m);
-  else change_state(m, MODEL_RELEASING);
+  if (st) {
+    oci_sight_teardown(m, "refused");
+    resume(m);
+  } else {
+    change_state(m, MODEL_RELEASING);
+  }
   return st;
 }
 
@@ -348,17 +353,23 @@ static void release_events(struct teardown *t) {
 
 static oc_status release(struct oc_model *m, struct oc_report *report) {
   struct teardown t = {.m = m, .report = report};
+  oci_sight_teardown(m, "drain");
   drain(&t);
+  oci_sight_teardown(m, "resources");
   release_resources(&t);
   await_resources(&t);
+  oci_sight_teardown(m, "derived");
   release_scratch(&t);
   release_derived(&t);
   report_owners(&t);
   sweep_unowned(&t);
+  oci_sight_teardown(m, "arenas");
   release_arenas(&t);
+  oci_sight_teardown(m, "modules");
   LINK_EACH(l, &m->modules) release_module(&t, CONTAINER(l, struct module, link));
   end_calls(m);
   release_events(&t);
+  oci_sight_teardown(m, "done");
   return t.failed ? OC_E_TEARDOWN : OC_OK;
 }
 
