@@ -79,6 +79,9 @@ programs() {
   env -u MAKEFLAGS -u MFLAGS make -s --no-print-directory -C "$build_dir/tests" --eval="print-programs: ; @echo $(printf '$(%s) ' "$@")" print-programs
 }
 
+# Of these, all tests need the simulated driver, and not all say so.
+simulated_only="test_simcuda test_torch"
+
 # How a test says that it cannot run on a real driver (tests/fixture_cuda.c, and the tests of the simulated driver).
 needs='(this needs|runs over) the simulated driver'
 
@@ -114,7 +117,7 @@ run_tests() {
   logs=$work/logs
   mkdir -p "$logs"
   : >"$work/left"
-  lists=$(programs api_tests simcuda_tests | tr ' ' '\n' | grep -vx test_simcuda | grep .)
+  lists=$(programs api_tests simcuda_tests | tr ' ' '\n' | grep -vxE "${simulated_only// /|}" | grep .)
   export -f run_program
   export build_dir logs
   others=$(programs core_tests tool_tests)
@@ -125,7 +128,7 @@ run_tests() {
   } | xargs -P "$(($(nproc) < 8 ? $(nproc) : 8))" -L 1 bash -c 'run_program "$@"' run_program
   for name in $lists $others; do judge "$name"; done
   echo
-  echo "left out, for they need the simulated driver: all of test_simcuda, and of the others"
+  echo "left out, for they need the simulated driver: all of ${simulated_only// /, }; and"
   sed 's/^/  /' "$work/left"
   echo "tests: $((checks - left - failures)) passed, $failures failed, $left left out"
   printf '{"passed": %d, "failed": %d, "left_out": %d}' $((checks - left - failures)) "$failures" "$left" >"$work/tests.json"
