@@ -4,7 +4,7 @@
 #   tools/release-check.sh [STEP...]     all steps, or those named, in build/release; each is one line, and stops at a failure
 # Steps: versions (one version everywhere), distcheck, debian (dpkg-buildpackage, lintian, autopkgtest; as root, which
 # installs the packages and removes them), rpm (rpmlint), abi, clang (no warning).
-# Debian packages beyond those of tools/deps.sh: debhelper lintian autopkgtest fakeroot rpmlint clang.
+# Debian packages beyond those of tools/deps.sh: debhelper lintian autopkgtest fakeroot rpmlint clang systemtap-sdt-dev.
 set -euo pipefail
 # shellcheck source=tools/common.sh
 . "$(dirname "$0")/common.sh"
