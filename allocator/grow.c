@@ -265,7 +265,8 @@ static int after_managed(struct pool *p, const struct growth *g, int status) {
   char words[POOL_WORDS];
   if (status != POOL_E_DEVICE_NOMEM && status != POOL_E_UNSUPPORTED && status != POOL_OK) return status;
   keep_words(words);
-  set_latch(p, status != POOL_E_UNSUPPORTED);
+  /* Managed memory that is out says nothing on it: a request too large for either would else bind the model to it. */
+  set_latch(p, status == POOL_OK || (status == POOL_E_DEVICE_NOMEM && oci_pool_fell_back(p)));
   return status == POOL_OK ? POOL_OK : word_out_of_memory(p, g, words);
 }
 

@@ -266,6 +266,25 @@ START_TEST(g17_both_kinds_out) {
 }
 END_TEST
 
+/* "Likewise": the latch is not set, or one request too large for either would bind the model to managed memory. */
+START_TEST(g17_too_large_for_both_kinds) {
+  uint64_t ptr;
+  dev.capacity = 64 * MIB;
+  dev.managed_capacity = 128 * MIB;
+  ck_assert_int_eq(try_get(200 * MIB, 0, BLOCK_USER, &ptr), POOL_E_DEVICE_NOMEM);
+  ck_assert(said("device out of memory") && said("managed out of memory"));
+  ck_assert(!oci_pool_fell_back(pool));
+  get(40 * MIB);
+  ck_assert_uint_eq(stats().managed_arenas, 0);
+  get(100 * MIB);
+  ck_assert(oci_pool_fell_back(pool));
+  /* Once set, it stays, whatever managed memory answers. */
+  ck_assert_int_eq(try_get(200 * MIB, 0, BLOCK_USER, &ptr), POOL_E_DEVICE_NOMEM);
+  ck_assert(oci_pool_fell_back(pool));
+  check();
+}
+END_TEST
+
 START_TEST(s15_managed_is_forbidden_or_not_there) {
   for (int forbidden = 0; forbidden < 2; forbidden++) {
     uint64_t ptr;
@@ -898,7 +917,7 @@ int main(void) {
   ADD(s, "sizes", g18_arenas_double_with_live_bytes, g18_limits_are_kept_sane,
       s13_a_large_request_has_an_arena_of_its_own, g18_reserve_is_one_arena);
   ADD(s, "out of memory", s34_an_empty_arena_makes_room, s12_two_sizes_in_turn, g17_a_smaller_arena_halves_the_limit,
-      g17_the_limit_stops_at_2_mib, g17_the_latch, g17_both_kinds_out, s15_managed_is_forbidden_or_not_there,
+      g17_the_limit_stops_at_2_mib, g17_the_latch, g17_both_kinds_out, g17_too_large_for_both_kinds, s15_managed_is_forbidden_or_not_there,
       s14_managed_is_unsupported_after_all, s28_any_other_error_changes_nothing, g17_a_driver_that_answers_nothing,
       an_arena_that_the_driver_keeps_is_out_of_use, g17_pending_blocks_make_room, g17_retired_blocks_keep_their_arena);
   ADD(s, "frees", g21_frees_that_are_refused, tracked_blocks_are_told, a_block_changes_hands, g20_pending_until_its_event,
