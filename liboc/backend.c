@@ -141,6 +141,10 @@ bool oci_dev_has_events(const oc_backend *b) {
   return b->ops.event_create && b->ops.event_record && b->ops.event_query && b->ops.event_wait && b->ops.event_destroy;
 }
 
+bool oci_dev_has_modules(const oc_backend *b) {
+  return b->ops.module_load && b->ops.module_unload && b->ops.module_function;
+}
+
 oc_status oci_dev_alloc(struct oc_model *m, size_t bytes, bool managed, oc_devptr *out) {
   const oc_backend *b = m->backend;
   const char *call = managed ? "alloc_managed" : "alloc";
@@ -217,7 +221,7 @@ oc_status oci_dev_event_destroy(struct oc_model *m, oc_event e) {
 
 oc_status oci_dev_module_load(struct oc_model *m, const char *name, const void *image, size_t bytes, oc_module *out) {
   const oc_backend *b = m->backend;
-  if (!b->ops.module_load || !b->ops.module_unload || !b->ops.module_function)
+  if (!oci_dev_has_modules(b))
     return oci_error(OC_E_UNSUPPORTED, "module_load(%s) on %s: not supported", name, b->name);
   oc_module module = NULL;
   oc_status st = CALL(m, OC_CALL_MODULE, module_load, b->self, image, bytes, &module);

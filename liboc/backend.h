@@ -34,6 +34,7 @@ void oci_backend_set_cuda(oc_backend *b, void *context, oc_stream per_thread_str
 oc_status oci_backend_usable(const oc_backend *b, const char *call);
 
 bool oci_dev_has_events(const oc_backend *b);
+bool oci_dev_has_modules(const oc_backend *b);
 oc_status oci_dev_alloc(struct oc_model *m, size_t bytes, bool managed, oc_devptr *out);
 oc_status oci_dev_free(struct oc_model *m, oc_devptr ptr);
 /* synchronize, else synchronize_all, else nothing to wait for */

@@ -129,7 +129,7 @@ oc_status oc_model_module(oc_model *m, const char *name, oc_module *out) {
 oc_status oci_module_kernel(struct oc_model *m, const char *module, const char *func, oc_kernel *out) {
   oc_module handle = handle_of(m, module);
   if (!handle && !m->backend->ops.kernel) {
-    if (!m->backend->ops.module_function)
+    if (!oci_dev_has_modules(m->backend))
       return oci_error(OC_E_UNSUPPORTED, "kernel %s::%s: backend %s cannot look kernels up", module, func, m->backend->name);
     return oci_error(OC_E_NOT_FOUND, "kernel %s::%s: model %s has no module %s", module, func, m->name, module);
   }

@@ -954,6 +954,25 @@ START_TEST(a_backend_with_neither) {
 }
 END_TEST
 
+/* Two of the three module entries load nothing: that is not "no such module", which another call could mend. */
+START_TEST(a_backend_with_some_of_the_module_entries) {
+  for (int i = 0; i < 2; i++) {
+    oc_backend_ops ops = all;
+    oc_kernel k;
+    ops.kernel = NULL;
+    if (i) ops.module_load = NULL;
+    else ops.module_unload = NULL;
+    open_on(&ops);
+    ck_status(oc_model_load_module(m, "gemm", "image", 5), OC_E_UNSUPPORTED);
+    ck_status(oc_opcache_kernel(c, "gemm", "f", &k), OC_E_UNSUPPORTED);
+    ck_assert_uint_eq(driver_calls(), 0);
+    ck_ok(oc_model_adopt_module(m, "gemm", (oc_module)&drv));
+    ck_assert_ptr_eq(kernel("gemm", "f"), function_of((oc_module)&drv, "f"));
+    close_all();
+  }
+}
+END_TEST
+
 START_TEST(a_module_of_the_model_comes_before_the_backends_own) {
   oc_module mod;
   oc_kernel k;
@@ -988,7 +1007,8 @@ int main(void) {
     a_module_that_failed_to_load_leaves_its_name_free, loads_of_one_name_at_once_are_one,
     those_who_wait_for_a_load_that_fails_try_their_own, a_module_of_the_model_comes_before_the_backends_own,
   };
-  const TTest *const own_backend[] = {a_backend_with_kernel_only, a_backend_with_modules_only, a_backend_with_neither};
+  const TTest *const own_backend[] = {a_backend_with_kernel_only, a_backend_with_modules_only, a_backend_with_neither,
+                                      a_backend_with_some_of_the_module_entries};
   Suite *s = suite_create("kernel");
   TCase *t = tcase_create("kernel"), *o = tcase_create("what a backend has");
   tcase_add_checked_fixture(t, open_all, close_all);
