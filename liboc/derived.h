@@ -122,6 +122,8 @@ extern uint8_t oci_kind_arity[KINDS_MAX];     /* 0: no such kind; set once */
 const char *oci_kind_name(oc_kind kind);      /* "?" if unknown */
 /* The owner's name in the ledger: "derived bf16". */
 const char *oci_kind_owner(oc_kind kind);
+/* Is that some kind's? */
+bool oci_kind_owns(const char *owner);
 oc_status oci_kind_check(oc_kind kind, oc_arity arity, const char *call);
 static inline bool oci_kind_is(oc_kind kind, oc_arity arity) {
   return kind < KINDS_MAX && __atomic_load_n(&oci_kind_arity[kind], __ATOMIC_RELAXED) == (uint8_t)arity;

@@ -49,6 +49,12 @@ const char *oci_kind_owner(oc_kind kind) {
   return known(kind) ? kinds[kind].owner : OWNER "?";
 }
 
+bool oci_kind_owns(const char *owner) {
+  for (oc_kind k = 0; k < KINDS_MAX; k++)
+    if (known(k) && strcmp(kinds[k].owner, owner) == 0) return true;
+  return false;
+}
+
 oc_status oci_kind_check(oc_kind kind, oc_arity arity, const char *call) {
   if (!known(kind)) return oci_error(OC_E_KIND, "%s: kind %u is not registered", call, kind);
   if (oci_kind_arity[kind] != (uint8_t)arity)

@@ -346,7 +346,8 @@ OC_API oc_status oc_model_graphs_gone(oc_model *m) OC_MUST_USE;
    capture, named in oc_last_error: nothing was released and the model works); OC_E_REENTRANT (this thread has
    a build open in it, or a circle of waits). A second call does nothing and repeats the first one's answer.
    Ownership: *report (report may be NULL) is the caller's, to oc_report_free; set to NULL unless OK or TEARDOWN.
-   Guard: OC_E_GUARDED. Capture: OC_E_CAPTURING. */
+   Guard: OC_E_GUARDED. Capture: OC_E_BUSY in one on this model, or on its backend where the model has named no
+   stream; else OC_E_CAPTURING. */
 OC_API oc_status oc_model_teardown(oc_model *m, oc_report **report) OC_MUST_USE;
 /* Tears down if that was not done, waits for guards, frees the model. Outcomes: as teardown; on BUSY, GUARDED,
    CAPTURING, FORKED, REENTRANT, HOST_NOMEM the model lives; on OK and TEARDOWN the pointer is dead. */

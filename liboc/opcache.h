@@ -92,6 +92,10 @@ void oci_scratch_cut(struct oc_opcache *c, struct scratch_cut *cut);
 void oci_scratch_cut_end(struct oc_opcache *c, struct scratch_cut *cut, bool outgrown_freed);
 /* Live buffers and their bytes. */
 void oci_scratch_figures(struct oc_opcache *c, size_t *count, uint64_t *bytes);
+/* The ledger's name for the owner of a tag's buffers: SCRATCH_OWNER and the tag, cut to SCRATCH_OWNER_BYTES with the NUL. */
+#define SCRATCH_OWNER "scratch "
+#define SCRATCH_OWNER_BYTES 256u
+bool oci_scratch_owns(const struct oc_opcache *c, const char *owner);
 /* Teardown's part: forgets all; the blocks go with the arenas. */
 void oci_scratch_sweep(struct oc_opcache *c, size_t *count, uint64_t *bytes);
 

@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "liboc/model.h"
 #include "liboc/opcache.h"
@@ -123,8 +124,8 @@ static oc_status no_memory(const struct tag *t, const struct want *w) {
 
 /* The block, without the lock. */
 static oc_status make(struct oc_opcache *c, const struct tag *t, const struct want *w, size_t bytes, oc_devptr *out) {
-  char owner[256];
-  snprintf(owner, sizeof owner, "scratch %s", oci_name_a(&t->name));
+  char owner[SCRATCH_OWNER_BYTES];
+  snprintf(owner, sizeof owner, SCRATCH_OWNER "%s", oci_name_a(&t->name));
   return oci_model_alloc(oci_model_of_opcache(c), bytes, 0, BLOCK_SCRATCH, owner, w->site, out, w->call);
 }
 
@@ -408,6 +409,13 @@ void oci_scratch_forget_stream(struct oc_opcache *c, oc_stream s) {
 }
 
 /* ---- teardown's part ---- */
+
+/* One whose tag was cut is no engine's, or nearly never. */
+bool oci_scratch_owns(const struct oc_opcache *c, const char *owner) {
+  if (strncmp(owner, SCRATCH_OWNER, sizeof SCRATCH_OWNER - 1) != 0) return false;
+  struct lookup tag = oci_lookup(owner + sizeof SCRATCH_OWNER - 1, NULL);
+  return strlen(owner) + 1 == SCRATCH_OWNER_BYTES || oci_names_get(&c->tag_names, &tag);
+}
 
 void oci_scratch_sweep(struct oc_opcache *c, size_t *count, uint64_t *bytes) {
   struct link gone;

@@ -19,9 +19,20 @@
 #include "rcu/guard.h"
 #include "rcu/mem.h"
 
+struct owner {
+  const char *name;
+  uint64_t blocks, bytes;
+};
+
+struct owner_list {
+  struct owner *owner;             /* [room] */
+  size_t n, room;
+};
+
 struct teardown {
   struct oc_model *m;
   struct oc_report *report;
+  struct owner_list owners;        /* empty; there is room for all */
   bool failed;
 };
 
@@ -66,8 +77,8 @@ static oc_status name_the_living(struct oc_model *m, oc_status st) {
   return more ? oci_error_add(st, "and %u more", more) : st;
 }
 
-static oc_status check_captures(struct oc_model *m) {
-  oc_stream s;
+/* Captures that the engine said it entered: no driver call. */
+static oc_status check_declared(struct oc_model *m) {
   if (oci_captured_now(m)) return oci_error(OC_E_BUSY, "oc_model_teardown: a capture is entered on model %s", m->name);
   pthread_mutex_lock(&m->lock);
   bool whole_device = !m->ever_named;
@@ -75,9 +86,15 @@ static oc_status check_captures(struct oc_model *m) {
   if (whole_device && __atomic_load_n(&m->backend->captures, __ATOMIC_RELAXED))
     return oci_error(OC_E_BUSY, "oc_model_teardown: model %s has named no stream, so the whole device would be waited for, "
                      "and a capture is entered on backend %s", m->name, m->backend->name);
-  if (oci_streams_capturing(m, &s))
-    return oci_error(OC_E_BUSY, "oc_model_teardown: stream %p of model %s is capturing", (void *)s, m->name);
   return OC_OK;
+}
+
+static oc_status check_captures(struct oc_model *m) {
+  oc_stream s;
+  oc_status st = check_declared(m);
+  if (!st && oci_streams_capturing(m, &s))
+    st = oci_error(OC_E_BUSY, "oc_model_teardown: stream %p of model %s is capturing", (void *)s, m->name);
+  return st;
 }
 
 /* ---- stop ---- */
@@ -101,33 +118,42 @@ static oc_status wait_idle(struct oc_model *m) {
   return st;
 }
 
-static void count_owner(void *count, const struct ledger_row *row) {
+static void count_row(void *count, const struct ledger_row *row) {
   (void)row;
   ++*(size_t *)count;
 }
 
-/* Rows for everything that may need one. No call is in flight, so nothing is added to these lists any more but by
-   resource releases. */
-static oc_status make_report(struct oc_model *m, struct oc_report **out) {
+/* Rows for everything that may need one, and room for the owners. No call is in flight, so nothing is added to these
+   lists any more but by resource releases. */
+static oc_status make_report(struct teardown *t) {
+  struct oc_model *m = t->m;
   size_t rows = 12;
-  oci_pool_ledger(m->pool.core, count_owner, &rows);
+  oci_pool_ledger(m->pool.core, count_row, &t->owners.room);
   pthread_mutex_lock(&m->lock);   /* pop still works */
   LINK_EACH(l, &m->resources) rows++;
   pthread_mutex_unlock(&m->lock);
   LINK_EACH(l, &m->modules) rows++;
-  *out = oci_report_new(m->name, m->generation, rows);
-  return *out ? OC_OK : oci_error(OC_E_HOST_NOMEM, "oc_model_teardown: out of host memory for the report");
+  size_t room = t->owners.room ? t->owners.room : 1;
+  t->owners.owner = oci_alloc(NULL, room * sizeof *t->owners.owner);
+  t->report = t->owners.owner ? oci_report_new(m->name, m->generation, rows + t->owners.room) : NULL;
+  t->owners.room = room;
+  return t->report ? OC_OK : oci_error(OC_E_HOST_NOMEM, "oc_model_teardown: out of host memory for the report");
+}
+
+static void free_owners(struct teardown *t) {
+  oci_free(NULL, t->owners.owner, t->owners.room * sizeof *t->owners.owner);
 }
 
 /* Everything that can refuse. Afterwards the model is RELEASING. */
-static oc_status prepare(struct oc_model *m, struct oc_report **report) {
+static oc_status prepare(struct teardown *t) {
+  struct oc_model *m = t->m;
   oc_status st = check_captures(m);
   if (st) return st;
   oci_sight_teardown(m, "stop");
   stop(m);
   st = wait_idle(m);
   if (!st) st = check_captures(m);
-  if (!st) st = make_report(m, report);
+  if (!st) st = make_report(t);
   if (st) {
     oci_sight_teardown(m, "refused");
     resume(m);
@@ -210,20 +236,14 @@ static void release_derived(struct teardown *t) {
 
 /* ---- what the arenas take with them ---- */
 
-struct owners {
-  const char *owner;               /* of the rows being summed */
-  uint64_t blocks, bytes;
+struct unowned {
   uint64_t swept_blocks, swept_bytes, largest;
   char site[160];
   unsigned sites;
 };
 
-static bool ours(const char *owner) {
-  return strncmp(owner, "scratch ", 8) == 0 || strncmp(owner, "derived ", 8) == 0;
-}
-
 static void sum_unowned(void *arg, const struct ledger_row *row) {
-  struct owners *o = arg;
+  struct unowned *o = arg;
   if (row->owner || row->external || !row->live_blocks) return;
   o->sites++;
   o->swept_blocks += row->live_blocks;
@@ -241,43 +261,35 @@ static void add_site(void *teardown, const struct ledger_row *row) {
   add_row(teardown, OC_OK, label, "%s in %llu blocks", amount, (unsigned long long)row->live_blocks);
 }
 
+/* Each owner at its first row of the ledger, which interns names: one address an owner. */
 static void sum_owner(void *arg, const struct ledger_row *row) {
-  struct owners *o = arg;
-  if (!row->owner || row->external || strcmp(row->owner, o->owner) != 0) return;
-  o->blocks += row->live_blocks;
-  o->bytes += row->live_bytes;
-}
-
-/* Rows in the ledger's order, each owner at its first. */
-struct owner_list {
-  const char **name;
-  size_t n, room;
-};
-
-static void list_owner(void *arg, const struct ledger_row *row) {
   struct owner_list *list = arg;
-  if (!row->owner || row->external || !row->live_blocks || ours(row->owner)) return;
-  for (size_t i = 0; i < list->n; i++)
-    if (strcmp(list->name[i], row->owner) == 0) return;
-  if (list->n < list->room) list->name[list->n++] = row->owner;
+  if (!row->owner || row->external || !row->live_blocks) return;
+  size_t i = 0;
+  while (i < list->n && list->owner[i].name != row->owner) i++;
+  if (i == list->room) return;   /* room is counted when nobody allocates any more */
+  if (i == list->n) list->owner[list->n++] = (struct owner){.name = row->owner};
+  list->owner[i].blocks += row->live_blocks;
+  list->owner[i].bytes += row->live_bytes;
 }
 
-#define OWNERS_MAX 64
+/* Has its row as scratch, or as derived weights. An engine may name an owner so too. */
+static bool ours(const struct oc_model *m, const char *owner) {
+  return oci_scratch_owns(&m->opcache, owner) || oci_kind_owns(owner);
+}
 
 static void report_owners(struct teardown *t) {
-  const char *names[OWNERS_MAX];
-  struct owner_list list = {.name = names, .room = OWNERS_MAX};
-  struct pool *pool = t->m->pool.core;
-  oci_pool_ledger(pool, list_owner, &list);
-  for (size_t i = 0; i < list.n; i++) {
-    struct owners o = {.owner = names[i]};
-    oci_pool_ledger(pool, sum_owner, &o);
-    add_row(t, OC_OK, names[i], "%llu blocks, %llu bytes", (unsigned long long)o.blocks, (unsigned long long)o.bytes);
+  struct owner_list *list = &t->owners;
+  oci_pool_ledger(t->m->pool.core, sum_owner, list);
+  for (size_t i = 0; i < list->n; i++) {
+    const struct owner *o = &list->owner[i];
+    if (ours(t->m, o->name)) continue;
+    add_row(t, OC_OK, o->name, "%llu blocks, %llu bytes", (unsigned long long)o->blocks, (unsigned long long)o->bytes);
   }
 }
 
 static void sweep_unowned(struct teardown *t) {
-  struct owners o = {0};
+  struct unowned o = {0};
   oci_pool_ledger(t->m->pool.core, sum_unowned, &o);
   oci_report_totals(t->report)->blocks_swept = o.swept_blocks;
   if (!o.swept_blocks) return;
@@ -351,26 +363,26 @@ static void release_events(struct teardown *t) {
   if (st) add_row(t, st, "events", "%s", oci_error_text());
 }
 
-static oc_status release(struct oc_model *m, struct oc_report *report) {
-  struct teardown t = {.m = m, .report = report};
+static oc_status release(struct teardown *t) {
+  struct oc_model *m = t->m;
   oci_sight_teardown(m, "drain");
-  drain(&t);
+  drain(t);
   oci_sight_teardown(m, "resources");
-  release_resources(&t);
-  await_resources(&t);
+  release_resources(t);
+  await_resources(t);
   oci_sight_teardown(m, "derived");
-  release_scratch(&t);
-  release_derived(&t);
-  report_owners(&t);
-  sweep_unowned(&t);
+  release_scratch(t);
+  release_derived(t);
+  report_owners(t);
+  sweep_unowned(t);
   oci_sight_teardown(m, "arenas");
-  release_arenas(&t);
+  release_arenas(t);
   oci_sight_teardown(m, "modules");
-  LINK_EACH(l, &m->modules) release_module(&t, CONTAINER(l, struct module, link));
+  LINK_EACH(l, &m->modules) release_module(t, CONTAINER(l, struct module, link));
   end_calls(m);
-  release_events(&t);
+  release_events(t);
   oci_sight_teardown(m, "done");
-  return t.failed ? OC_E_TEARDOWN : OC_OK;
+  return t->failed ? OC_E_TEARDOWN : OC_OK;
 }
 
 /* ---- once ---- */
@@ -405,11 +417,20 @@ static oc_status teardown(struct oc_model *m) {
   if (done && !st) st = m->teardown_status;
   oci_tasks_unlock();
   if (st || done) return st == OC_E_TEARDOWN ? oci_error(st, "oc_model_teardown: finished with failures; see the report") : st;
-  struct oc_report *report = NULL;
-  st = prepare(m, &report);
-  if (!st) st = release(m, report);
-  give_turn(m, report, st);
+  struct teardown t = {.m = m};
+  st = prepare(&t);
+  if (!st) st = release(&t);
+  free_owners(&t);
+  give_turn(m, t.report, st);
   return st == OC_E_TEARDOWN ? oci_error(st, "oc_model_teardown: finished with failures; see the report") : st;
+}
+
+/* A capture that this model's teardown must not disturb is OC_E_BUSY, whichever thread entered it (G22); any other of
+   this thread's keeps us from the driver (G28). */
+static oc_status may_begin(struct oc_model *m, const char *call) {
+  if (oci_guarded() || !oci_in_capture() || !oci_model_live(m)) return oci_may_wait(call);
+  oc_status st = check_declared(m);
+  return st ? st : oci_may_wait(call);
 }
 
 oc_status oc_model_teardown(oc_model *m, oc_report **report) {
@@ -417,7 +438,7 @@ oc_status oc_model_teardown(oc_model *m, oc_report **report) {
   if (report) *report = NULL;
   if (!m) return oci_error(OC_E_INVALID, "%s: the model is NULL", call);
   oc_status st = oci_model_forked(m, call);
-  if (!st) st = oci_may_wait(call);
+  if (!st) st = may_begin(m, call);
   if (!st) st = teardown(m);
   if (report && (st == OC_OK || st == OC_E_TEARDOWN)) *report = oci_report_ref(m->report);
   return st;

@@ -374,7 +374,7 @@ START_TEST(a_refused_destroy_leaves_a_working_model) {
   ck_status(oc_model_destroy(m), OC_E_GUARDED);
   oc_guard_leave();
   ck_ok(oc_capture_enter(m, NULL));
-  ck_status(oc_model_destroy(m), OC_E_CAPTURING);
+  ck_status(oc_model_destroy(m), OC_E_BUSY);
   oc_capture_leave(m);
   oc_build *build;
   uint64_t out[2];

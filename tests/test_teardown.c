@@ -474,6 +474,37 @@ START_TEST(g22_a_capture_refuses) {
 }
 END_TEST
 
+/* The same on the thread that captures: BUSY for what G22 names, and G28's answer for a model that is not concerned. */
+START_TEST(g22_this_threads_capture_refuses) {
+  oc_backend *b = fx_open(NULL);
+  oc_model *m = fx_model(b), *n = fx_model(b), *named = fx_model(b);
+  oc_stream s = fx_stream(b), t = fx_stream(b);
+  ck_ok(oc_model_use_stream(named, t));
+  ck_ok(oc_capture_enter(m, s));
+  uint64_t before = fx_all_calls(b);
+  ck_status(oc_model_teardown(m, NULL), OC_E_BUSY);
+  ck_status(oc_model_destroy(m), OC_E_BUSY);
+  ck_words("capture");
+  ck_status(oc_model_teardown(n, NULL), OC_E_BUSY);
+  ck_words("whole device");
+  ck_status(oc_model_teardown(named, NULL), OC_E_CAPTURING);
+  oc_guard_enter();
+  ck_status(oc_model_teardown(m, NULL), OC_E_GUARDED);
+  oc_guard_leave();
+  ck_assert_uint_eq(fx_all_calls(b), before);
+  oc_capture_leave(m);
+  oc_model *all[] = {m, n, named};
+  for (int i = 0; i < 3; i++) {
+    oc_devptr p;
+    ck_ok(oc_pool_alloc(oc_model_pool(all[i]), 256, 0, &p));
+    ck_ok(oc_model_destroy(all[i]));
+  }
+  fx_stream_free(b, s);
+  fx_stream_free(b, t);
+  fx_close(b);
+}
+END_TEST
+
 START_TEST(g22_an_undeclared_capture_refuses) {
   if (!fx_can(FX_CAPTURE)) { fx_skip("needs captures by order"); return; }
   oc_backend *b = fx_open(NULL);
@@ -1083,6 +1114,37 @@ START_TEST(s11_unowned_blocks_are_swept_and_named) {
 }
 END_TEST
 
+/* One row an owner, whatever their number, and whatever they are called: an engine may say what our own say. */
+START_TEST(g22_every_owner_has_its_row) {
+  oc_backend *b = fx_open(NULL);
+  oc_model *m = fx_model(b);
+  oc_devptr p;
+  char owner[32];
+  for (int i = 0; i < 300; i++) {
+    snprintf(owner, sizeof owner, "owner %d", i);
+    ck_ok(oc_pool_alloc_owned(oc_model_pool(m), owner, 256 * (size_t)(i + 1), 0, &p));
+  }
+  ck_ok(oc_pool_alloc_owned(oc_model_pool(m), "scratch pads", 256, 0, &p));
+  ck_ok(oc_pool_alloc_owned(oc_model_pool(m), "derived tables", 256, 0, &p));
+  ck_ok(oc_opcache_scratch(oc_model_opcache(m), "act", 256, &p));
+  oc_report *r;
+  ck_ok(oc_model_teardown(m, &r));
+  for (int i = 0; i < 300; i++) {
+    char detail[64];
+    snprintf(owner, sizeof owner, "owner %d", i);
+    snprintf(detail, sizeof detail, "1 blocks, %d bytes", 256 * (i + 1));
+    check_row(r, owner, OC_OK, detail);
+  }
+  check_row(r, "scratch pads", OC_OK, "1 blocks, 256 bytes");
+  check_row(r, "derived tables", OC_OK, "1 blocks, 256 bytes");
+  check_row(r, "op scratch", OC_OK, "1 buffers, 256 bytes");
+  ck_assert_int_eq(row_at(r, "scratch act"), -1);
+  oc_report_free(r);
+  ck_ok(oc_model_destroy(m));
+  fx_close(b);
+}
+END_TEST
+
 /* ---- text and JSON ---- */
 
 START_TEST(the_report_in_json_is_the_report) {
@@ -1214,6 +1276,7 @@ static Suite *suite(void) {
   tcase_add_test(t, g24_a_holder_that_lets_go_is_waited_for);
   tcase_add_test(t, s29_an_open_build_refuses_with_kind_key_and_site);
   tcase_add_test(t, g22_a_capture_refuses);
+  tcase_add_test(t, g22_this_threads_capture_refuses);
   tcase_add_test(t, g22_an_undeclared_capture_refuses);
   tcase_add_test(t, s18_in_a_guard);
   tcase_add_test(t, g23_every_failure_is_a_row_and_the_rest_goes_on);
@@ -1229,6 +1292,7 @@ static Suite *suite(void) {
   tcase_add_test(t, g22_teardown_in_a_storm_of_calls);
   tcase_add_test(t, g3_everything_after_teardown_is_released);
   tcase_add_test(t, s11_unowned_blocks_are_swept_and_named);
+  tcase_add_test(t, g22_every_owner_has_its_row);
   tcase_add_test(t, the_report_in_json_is_the_report);
   tcase_add_test(t, s3_a_thousand_cycles_are_flat);
   return s;
