@@ -536,6 +536,7 @@ static void run_all(uint64_t seed) {
 
 static bool report(const struct counts *c, uint64_t unloaded, uint64_t left) {
 #define U(x) ((unsigned long long)(x))
+  printf("torture: %u seconds, %u readers and %zu others\n", seconds, readers, PARTS);
   printf("torture: did %llu reads, %llu misses, %llu builds (%llu failed, %llu stalled, %llu nested), %llu invalidates, "
          "%llu growths, %llu blocks, %llu launches, %llu captures, %llu waits for events, %llu streams, %llu swaps (%llu racing, "
          "%llu busy)\n", U(c->reads), U(c->misses), U(c->builds), U(c->failed), U(c->stalled), U(c->nested), U(c->invalidates),
