@@ -109,7 +109,7 @@ static struct simcuda_options default_options(void) {
 }
 
 static pthread_once_t settings_once = PTHREAD_ONCE_INIT;
-static bool reading_settings;
+static __thread bool reading_settings;   /* by this thread: others wait until all is read */
 
 static void read_settings(void) {
   reading_settings = true;
