@@ -567,6 +567,19 @@ OC_API oc_status oc_model_get_stats(oc_model *m, oc_model_stats *out) OC_MUST_US
    works; calls no driver. Units: in each name. */
 OC_API int oc_metrics_prometheus(char *buf, size_t n);
 
+typedef struct oc_trace_options { uint32_t struct_size, flags;   /* flags: 0 */
+                                  size_t events;   /* room for so many; 0: 65,536; 2^26 at most */ } oc_trace_options;
+/* Gets a piece of the document; anything but OC_OK ends the writing. */
+typedef oc_status (*oc_trace_fn)(void *arg, const char *json, size_t n);
+/* From now on builds, driver calls, waits and steps of all models of the process are remembered, in memory that is
+   taken here; what there is no room for is dropped and counted. Hits are not traced. Outcomes: OC_E_BUSY (a trace is on).
+   Guard, capture: works. */
+OC_API oc_status oc_trace_start(const oc_trace_options *opt) OC_MUST_USE;
+/* Ends the trace, and hands it to fn (NULL: to nobody) as one document of trace-event JSON, piece by piece, on this thread:
+   a row a thread, tracks of live, retired and arena bytes a model; Perfetto and chrome://tracing open it. fn may not call
+   oc_trace_*. Outcomes: OC_E_NOT_FOUND (no trace is on); what fn answered. The trace is over in each. Guard, capture: works. */
+OC_API oc_status oc_trace_stop(oc_trace_fn fn, void *arg) OC_MUST_USE;
+
 /* ---- The pool ------------------------------------------------------------------------------------------ */
 
 /* A block, aligned in absolute address to max(256, align); align is a power of two, 0 means 256.

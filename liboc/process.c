@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "liboc/model.h"
+#include "liboc/trace.h"
 #include "rcu/guard.h"
 #include "rcu/mem.h"
 
@@ -30,6 +31,7 @@ static void each_lock(enum oci_fork_step step) {
   oci_kinds_fork(step);
   oci_keys_fork(step);
   oci_log_fork(step);
+  oci_trace_fork(step);
   oci_mem_fork(step);
 }
 

@@ -10,6 +10,7 @@
 #include "liboc/options.h"
 #include "liboc/probe.h"
 #include "liboc/process.h"
+#include "liboc/trace.h"
 #include "rcu/guard.h"
 
 static void add(uint64_t *cell, uint64_t n) {
@@ -18,6 +19,41 @@ static void add(uint64_t *cell, uint64_t n) {
 
 static uint64_t read_cell(const uint64_t *cell) {
   return __atomic_load_n(cell, __ATOMIC_RELAXED);
+}
+
+/* ---- the trace ---- */
+
+/* The pool's bytes, now and then. A pool's lock must be free. */
+static void trace_bytes(struct oc_model *m, bool now) {
+  enum { EVERY_NS = 200000 };
+  uint64_t at = oci_now_ns(), last = read_cell(&m->counts.bytes_traced);
+  if (!m->pool.core || (!now && at - last < EVERY_NS)) return;
+  __atomic_store_n(&m->counts.bytes_traced, at, __ATOMIC_RELAXED);
+  struct pool_stats s;
+  oci_pool_stats(m->pool.core, &s);
+  oci_trace_add(&(struct event){.kind = EVENT_BYTES, .begin = at, .thread = oci_thread_id(), .generation = m->generation,
+                                .a = s.live_bytes, .b = s.retired_bytes, .c = s.arena_bytes});
+}
+
+static void trace_instant(struct oc_model *m, const char *name) {
+  if (oci_tracing())
+    oci_trace_add(&(struct event){.kind = EVENT_INSTANT, .begin = oci_now_ns(), .thread = oci_thread_id(),
+                                  .generation = m->generation, .name = name});
+}
+
+static void trace_span(struct oc_model *m, enum event_kind kind, const char *name, uint64_t since, uint64_t ns, oc_status st) {
+  if (!oci_tracing()) return;
+  oci_trace_add(&(struct event){.kind = kind, .begin = since, .ns = ns, .thread = oci_thread_id(),
+                                .generation = m->generation, .name = name, .a = (uint64_t)(int64_t)st});
+  trace_bytes(m, false);
+}
+
+static void trace_build(struct oc_model *m, const struct oc_build *b, uint64_t ns, oc_status st) {
+  if (!oci_tracing()) return;
+  oci_trace_add(&(struct event){.kind = EVENT_BUILD, .begin = b->since, .ns = ns, .thread = b->task.thread,
+                                .generation = m->generation, .name = oci_kind_name(b->kind), .a = b->key,
+                                .b = (uint64_t)(int64_t)st});
+  trace_bytes(m, false);
 }
 
 /* ---- what happens ---- */
@@ -38,6 +74,7 @@ void oci_sight_build_end(const struct oc_build *b, oc_status st) {
   uint64_t ns = oci_now_ns() - b->since;
   add(st == OC_OK ? &c->builds : &c->build_failures, 1);
   add(&c->build_ns, ns);
+  trace_build(m, b, ns, st);
   PROBE5(build_end, m->generation, oci_kind_name(b->kind), b->key, (int)st, ns);
 }
 
@@ -45,6 +82,7 @@ void oci_sight_build_waited(struct oc_model *m, uint64_t since) {
   uint64_t ns = oci_now_ns() - since;
   add(&m->counts.build_waits, 1);
   add(&m->counts.build_wait_ns, ns);
+  trace_span(m, EVENT_WAIT, "wait for a build", since, ns, OC_OK);
   PROBE2(build_wait, m->generation, ns);
 }
 
@@ -62,14 +100,18 @@ void oci_sight_retired(struct oc_model *m, uint64_t bytes) {
 }
 
 void oci_sight_latch(struct oc_model *m) {
+  trace_instant(m, "latch");
   PROBE1(latch, m->generation);
 }
 
 void oci_sight_invalidate(struct oc_model *m, uint64_t values) {
+  trace_instant(m, "invalidate");
   PROBE2(invalidate, m->generation, values);
 }
 
 void oci_sight_teardown(struct oc_model *m, const char *step) {
+  trace_instant(m, step);
+  if (oci_tracing()) trace_bytes(m, true);
   PROBE2(teardown, m->generation, step);
 }
 
@@ -79,6 +121,7 @@ void oci_sight_driver(struct oc_model *m, oc_call_kind kind, const char *entry, 
   add(&c->calls, 1);
   if (st < 0) add(&c->failures, 1);
   add(&c->ns, ns);
+  trace_span(m, EVENT_DRIVER, entry, since, ns, st);
   PROBE4(driver_call, m->generation, entry, (int)st, ns);
 }
 
@@ -88,6 +131,7 @@ void oci_sight_guard_sync(struct oc_model *m) {
   uint64_t ns = oci_now_ns() - since;
   add(&m->counts.guard_waits, 1);
   add(&m->counts.guard_wait_ns, ns);
+  trace_span(m, EVENT_GUARD_WAIT, "wait for readers", since, ns, OC_OK);
   PROBE2(guard_wait, m->generation, ns);
 }
 

@@ -32,6 +32,7 @@ struct counts {
   uint64_t build_waits, build_wait_ns;
   uint64_t scratch_growths;
   uint64_t guard_waits, guard_wait_ns;
+  uint64_t bytes_traced;       /* when the trace last had the pool's bytes */
   struct count_of_calls driver[OC_CALL_KINDS];
 };
 

@@ -183,6 +183,16 @@ json run.json 'd["lookups"] >= d["passes"] * 3 and 0 < d["lookup_ns_p50"] <= d["
 json run.json 'd["bytes_loaded"] <= d["live_bytes_peak"] <= d["arena_bytes"] and d["seconds"] >= 0.5'
 if grep -q '^teardown of ' out; then ok; else fail "no teardown report"; fi
 
+run 0 run --seconds 0 --derive bf16 --trace trace.json one.safetensors
+json trace.json 'all(e["ph"] in "MXiCbe" and "pid" in e and "tid" in e for e in d["traceEvents"])'
+json trace.json 'len([e for e in d["traceEvents"] if e["ph"] == "X" and e["name"] == "bf16"]) > 10'
+json trace.json '{"live", "retired", "arenas"} == set([e for e in d["traceEvents"] if e["ph"] == "C"][-1]["args"])'
+json trace.json 'd["otherData"]["dropped"] == "0"'
+run 1 run --seconds 0 --trace no/such/folder/t.json one.safetensors
+says "no/such/folder/t.json: cannot be written: No such file or directory"
+run 1 run --seconds 0 --trace /dev/full one.safetensors
+says "/dev/full: cannot be written: No space left on device"
+
 run 0 run --seconds 0 --swap 0 --json - one.safetensors two.safetensors
 json out 'd["tensors"] % 2 == 0 and d["swaps"] == 0'
 json out "$clean"

@@ -7,7 +7,9 @@
 #include "tools/interrupt.h"
 #include "tools/number.h"
 
+#include <errno.h>
 #include <getopt.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,6 +26,8 @@ static const char help[] =
   "  --swap K          load anew and swap K times meanwhile; default 1\n"
   "  --derive LIST     of bf16,rowwise-fp8,nvfp4-t,nvfp4-from-fp8; default all\n"
   "  --json OUT        write the figures there too, as JSON; - is standard output, alone then\n"
+  "  --trace OUT       write a trace there, which Perfetto and chrome://tracing open: builds and driver calls, a row a\n"
+  "                    thread; live, retired and arena bytes, a track a model\n"
   "\n"
   "Latencies are of single lookups, each timed, less the median cost of reading the clock.\n"
   "Exit status 0 only if every byte and product was right, no launch was stale, and nothing was left behind.\n";
@@ -190,13 +194,58 @@ static int tell(struct run *r, struct output *out)
   return oct_interrupt_exit_code();
 }
 
+/* ---- The trace ---- */
+
+static oc_status write_piece(void *file, const char *json, size_t n)
+{
+  return fwrite(json, 1, n, file) == n ? OC_OK : OC_E_IO;
+}
+
+/* Opened before the work, so that a path that cannot be written is said at once. No path: no trace. */
+static bool trace_begin(struct run *r, FILE **file, struct fault *why)
+{
+  oc_trace_options options = {.struct_size = sizeof options, .events = TRACE_EVENTS};
+  struct quoted q;
+  oc_status st;
+
+  *file = NULL;
+  if (!r->options.trace)
+    return true;
+  *file = fopen(r->options.trace, "w");
+  if (!*file)
+    return oct_fault(why, "%s: cannot be written: %s", oct_quote(&q, r->options.trace), strerror(errno));
+  st = oc_trace_start(&options);
+  return st == OC_OK || oct_liboc_fault(why, st, "starting the trace");
+}
+
+static bool trace_end(struct run *r, FILE *file, struct fault *why)
+{
+  oc_status st;
+  struct quoted q;
+  bool ok;
+
+  if (!file)
+    return true;
+  st = oc_trace_stop(write_piece, file);
+  ok = st == OC_OK && fflush(file) == 0;
+  if (!ok)
+    oct_fault_write(why, "%s: cannot be written: %s", oct_quote(&q, r->options.trace),
+                    st == OC_OK || st == OC_E_IO ? strerror(errno) : oc_last_error());
+  if (fclose(file) != 0 && ok)
+    ok = oct_fault(why, "%s: cannot be written: %s", oct_quote(&q, r->options.trace), strerror(errno));
+  return ok;
+}
+
 static int run_on_device(struct run *r)
 {
   struct output out = {NULL, NULL};
+  FILE *trace = NULL;
   struct fault why;
   int code;
 
-  if (!oct_output_open(&out, r->options.json, &why) || !oct_device_open(&r->device, r->options.backend, 0, &why)) {
+  if (!oct_output_open(&out, r->options.json, &why) || !trace_begin(r, &trace, &why) ||
+      !oct_device_open(&r->device, r->options.backend, 0, &why)) {
+    trace_end(r, trace, &(struct fault){""});
     oct_output_abandon(&out);
     oct_complain("run", "%s", why.text);
     return EXIT_FAILURE;
@@ -204,6 +253,7 @@ static int run_on_device(struct run *r)
   lock_open(r);
   with_device(r);
   keep(r, oct_device_close(&r->device, &why), &why);
+  keep(r, trace_end(r, trace, &why), &why);
   code = tell(r, &out);
   lock_close(r);
   free(r->x);
@@ -275,7 +325,7 @@ static bool seconds_option(const char *text, double *out, struct fault *why)
   return oct_fault(why, "--seconds: '%s' is not a number from 0 to 1000000000", oct_quote(&q, text));
 }
 
-enum { OPT_BACKEND = 256, OPT_THREADS, OPT_SECONDS, OPT_SWAP, OPT_DERIVE, OPT_JSON, OPT_INJECT };
+enum { OPT_BACKEND = 256, OPT_THREADS, OPT_SECONDS, OPT_SWAP, OPT_DERIVE, OPT_JSON, OPT_TRACE, OPT_INJECT };
 
 static bool take_option(struct run_options *o, int c, struct fault *why)
 {
@@ -286,6 +336,7 @@ static bool take_option(struct run_options *o, int c, struct fault *why)
   case OPT_SWAP: return oct_count_option("--swap", optarg, 0, 1000000, &o->swaps, why);
   case OPT_DERIVE: return derive_option(optarg, o->derive, why);
   case OPT_JSON: o->json = optarg; return true;
+  case OPT_TRACE: o->trace = optarg; return true;
   default: return inject_option(optarg, &o->inject, why);
   }
 }
@@ -296,6 +347,7 @@ int oct_run_main(int argc, char **argv)
     {"backend", required_argument, NULL, OPT_BACKEND}, {"threads", required_argument, NULL, OPT_THREADS},
     {"seconds", required_argument, NULL, OPT_SECONDS}, {"swap", required_argument, NULL, OPT_SWAP},
     {"derive", required_argument, NULL, OPT_DERIVE},   {"json", required_argument, NULL, OPT_JSON},
+    {"trace", required_argument, NULL, OPT_TRACE},
     {"inject", required_argument, NULL, OPT_INJECT},   {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
   struct run r = {.options = {.backend = "host", .threads = 2, .seconds = 2, .swaps = 1,
                               .derive = {true, true, true, true}}};

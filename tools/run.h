@@ -28,7 +28,7 @@ enum inject {
 };
 
 struct run_options {
-  const char *backend, *json;
+  const char *backend, *json, *trace;   /* json, trace: NULL: none */
   uint64_t threads, swaps;
   double seconds;
   bool derive[DERIVATIONS];
@@ -66,7 +66,7 @@ struct generation {
   struct generation *next;
 };
 
-enum { LOADER_STREAMS = 4, LOADER_CHUNK = 4 << 20 };
+enum { LOADER_STREAMS = 4, LOADER_CHUNK = 4 << 20, TRACE_EVENTS = 1 << 20 };
 
 struct run {
   struct run_options options;
