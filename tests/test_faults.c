@@ -565,6 +565,21 @@ ROW(oc_model_get_stats) {
   oc_model_stats s = {.struct_size = sizeof s};
   return oc_model_get_stats(t->m, &s);
 }
+static const oc_trace_options short_trace = {.struct_size = sizeof short_trace, .events = 16};
+static oc_status swallow(void *arg, const char *json, size_t n) {
+  (void)arg;
+  return json && n ? OC_OK : OC_E_IO;
+}
+ROW(oc_trace_start) {
+  (void)t;
+  oc_status st = oc_trace_start(&short_trace);
+  return st ? st : oc_trace_stop(NULL, NULL);
+}
+ROW(oc_trace_stop) {
+  (void)t;
+  oc_status st = oc_trace_start(&short_trace);
+  return st ? st : oc_trace_stop(swallow, NULL);
+}
 ROW(oc_metrics_prometheus) {
   char text[64];
   return oc_metrics_prometheus(text, t->m ? sizeof text : 0) > 0 ? OC_OK : OC_E_HOST_NOMEM;
@@ -704,6 +719,8 @@ static const struct row rows[] = {
   R(oc_status_text, NULL, 0),
   R(oc_string_free, with_report, WORDLESS),
   R(oc_thread_attach, NULL, 0),
+  R(oc_trace_start, NULL, 0),
+  R(oc_trace_stop, NULL, 0),
   R(oc_version, NULL, 0),
 #undef R
 };
