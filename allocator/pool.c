@@ -124,9 +124,13 @@ static inline bool acceptable(const struct pool_request *r) {
          r->bytes + r->align <= ARENA_MOST;
 }
 
-static inline struct order order_of(const struct pool_request *r) {
-  return (struct order){.units = (uint32_t)((r->bytes + UNIT_BYTES - 1) >> UNIT_SHIFT), .bytes = r->bytes,
-                        .align = r->align > UNIT_BYTES ? r->align : UNIT_BYTES, .class = r->class};
+/* Field by field: a whole order, built and copied, is read back by wider loads than it was written with, and each such load
+   waits until the stores have left the core. */
+static inline void set_order(struct order *o, const struct pool_request *r) {
+  o->units = (uint32_t)((r->bytes + UNIT_BYTES - 1) >> UNIT_SHIFT);
+  o->bytes = r->bytes;
+  o->align = r->align > UNIT_BYTES ? r->align : UNIT_BYTES;
+  o->class = r->class;
 }
 
 static inline void count_live(struct pool *p, uint32_t tag, uint64_t bytes) {
@@ -167,7 +171,7 @@ static __attribute__((noinline)) int word_alloc(int status, const struct pool_re
 static inline int try_order(struct pool *p, const struct pool_request *r, struct order *o, uint64_t *out) {
   int status = POOL_E_RELEASED;
   if (!acceptable(r)) return refuse(r);
-  *o = order_of(r);
+  set_order(o, r);
   pool_lock(p);
   if (!p->stopped)
     status = ledger_tag(&p->ledger, r->site, r->owner, false, &o->tag) ? carve(p, o, out) : POOL_E_HOST_NOMEM;

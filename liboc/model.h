@@ -89,6 +89,10 @@ static inline bool oci_model_live(const struct oc_model *m) {
   return __builtin_expect(__atomic_load_n(&m->state, __ATOMIC_RELAXED) == MODEL_LIVE, 1);
 }
 
+static inline bool oci_model_is_forked(const struct oc_model *m) {
+  return __atomic_load_n(&m->state, __ATOMIC_RELAXED) == MODEL_FORKED;
+}
+
 /* Words why the model does not take `call`: OC_E_RELEASED or OC_E_FORKED. */
 oc_status oci_model_refuses(const struct oc_model *m, const char *call);
 /* OC_E_FORKED in a child, else OC_OK. */

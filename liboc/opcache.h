@@ -75,9 +75,13 @@ void oci_opcache_free(struct oc_opcache *c);
 /* The record of a tag, or behind a key, made where it is not there. NULL: refused, or no host memory. */
 struct tag *oci_tag_get(struct oc_opcache *c, const struct lookup *k);
 struct tag *oci_tag_by_text(struct oc_opcache *c, oc_tag_key *key);
-static inline struct tag *oci_tag_of_key(struct oc_opcache *c, oc_tag_key *key) {
+/* NULL: not known to this model. */
+static inline struct tag *oci_tag_known(const struct oc_opcache *c, const oc_tag_key *key) {
   /* id 0 (none yet) and KEY_BY_TEXT are out of the vector's bounds */
-  struct tag *t = oci_dense_get(&c->tags, __atomic_load_n(&key->id, __ATOMIC_RELAXED) - 1);
+  return oci_dense_get(&c->tags, __atomic_load_n(&key->id, __ATOMIC_RELAXED) - 1);
+}
+static inline struct tag *oci_tag_of_key(struct oc_opcache *c, oc_tag_key *key) {
+  struct tag *t = oci_tag_known(c, key);
   return __builtin_expect(t != NULL, 1) ? t : oci_tag_by_text(c, key);
 }
 

@@ -88,24 +88,27 @@ static __attribute__((noinline)) oc_status grow(struct oc_model *m, const struct
   return st;
 }
 
-static void collect_in_call(struct oc_model *m) {
+static __attribute__((noinline)) void collect_pending(struct oc_model *m) {
   struct task task;
-  if (oci_in_capture() || !oci_pool_pending(m->pool.core)) return;
+  if (oci_in_capture()) return;
   if (oci_call_begin_give(m, &task, "collect")) return;
   oci_pool_collect(m->pool.core);
   oci_call_end(&task);
 }
 
-static oc_status pool_alloc(oc_pool *p, const struct pool_request *r, oc_devptr *out, const char *call) {
-  if (!p || !out) return oci_error(OC_E_INVALID, "%s: a NULL argument", call);
+static inline void collect_in_call(struct oc_model *m) {
+  if (__builtin_expect(oci_pool_pending(m->pool.core), 0)) collect_pending(m);
+}
+
+/* Inlined into its two callers, as is all up to the pool itself: it is a third of an allocation. */
+static inline __attribute__((always_inline)) oc_status pool_alloc(oc_pool *p, const struct pool_request *r, oc_devptr *out,
+                                                                  const char *call) {
+  if (__builtin_expect(!p || !out, 0)) return oci_error(OC_E_INVALID, "%s: a NULL argument", call);
   struct oc_model *m = oci_model_of_pool(p);
   if (!oci_model_live(m)) return oci_model_refuses(m, call);
   collect_in_call(m);
-  oc_devptr ptr;
-  int st = oci_pool_try_alloc(p->core, r, &ptr);
-  if (st == POOL_MISS) st = grow(m, r, &ptr, call);
-  if (!st) *out = ptr;
-  return st;
+  int st = oci_pool_try_alloc(p->core, r, out);
+  return __builtin_expect(st != POOL_MISS, 1) ? st : grow(m, r, out, call);
 }
 
 oc_status oc_pool_alloc_at(oc_pool *p, size_t bytes, size_t align, const oc_site *site, oc_devptr *out) {
@@ -141,24 +144,31 @@ static oc_status free_tracked(struct oc_model *m, oc_devptr ptr, enum pool_relea
   return st;
 }
 
-static oc_status pool_free(oc_pool *p, oc_devptr ptr, enum pool_release how, oc_stream s, const char *call) {
-  struct oc_model *m = oci_model_of_pool(p);
-  int st = oci_pool_free(p->core, ptr, CALLERS, how, s, false);
-  if (st != POOL_TRACKED) return st;
+/* Entries have keys or values in the block: from now on it counts as a call. */
+static __attribute__((noinline)) oc_status free_tracked_in_call(struct oc_model *m, oc_devptr ptr, enum pool_release how,
+                                                                oc_stream s, const char *call) {
   struct task task;
-  st = oci_call_begin_give(m, &task, call);
+  oc_status st = oci_call_begin_give(m, &task, call);
   if (st) return st;
   st = free_tracked(m, ptr, how, s, call);
   oci_call_end(&task);
   return st;
 }
 
-oc_status oc_pool_free(oc_pool *p, oc_devptr ptr) {
-  static const char call[] = "oc_pool_free";
+static inline oc_status pool_free(oc_pool *p, oc_devptr ptr, enum pool_release how, oc_stream s, const char *call) {
+  int st = oci_pool_free(p->core, ptr, CALLERS, how, s, false);
+  return __builtin_expect(st != POOL_TRACKED, 1) ? st : free_tracked_in_call(oci_model_of_pool(p), ptr, how, s, call);
+}
+
+static __attribute__((noinline)) oc_status cannot_free(const oc_pool *p, const char *call) {
   if (!p) return oci_error(OC_E_INVALID, "%s: the pool is NULL", call);
   oc_status st = oci_model_forked(oci_model_of_pool(p), call);
-  if (st) return st;
-  if (!ptr) return oci_error(OC_E_INVALID, "%s: the pointer is 0", call);
+  return st ? st : oci_error(OC_E_INVALID, "%s: the pointer is 0", call);
+}
+
+oc_status oc_pool_free(oc_pool *p, oc_devptr ptr) {
+  static const char call[] = "oc_pool_free";
+  if (__builtin_expect(!p || !ptr || oci_model_is_forked(oci_model_of_pool(p)), 0)) return cannot_free(p, call);
   collect_in_call(oci_model_of_pool(p));
   return pool_free(p, ptr, oci_in_capture() ? RELEASE_RETIRE : RELEASE_NOW, NULL, call);
 }

@@ -219,10 +219,17 @@ static oc_status scratch_by_text(oc_opcache *c, const char *tag, const struct wa
   return t ? scratch_of(c, t, w, out) : no_tag(c, w);
 }
 
-static inline oc_status scratch_by_key(oc_opcache *c, oc_tag_key *tag, const struct want *w, oc_devptr *out) {
-  if (__builtin_expect(!c || !tag || !tag->tag || !out, 0)) return oci_error(OC_E_INVALID, "%s: a NULL argument", w->call);
+static __attribute__((noinline)) oc_status scratch_by_key(oc_opcache *c, oc_tag_key *tag, const struct want *w, oc_devptr *out) {
+  if (!c || !tag || !tag->tag || !out) return oci_error(OC_E_INVALID, "%s: a NULL argument", w->call);
   struct tag *t = oci_tag_of_key(c, tag);
   return t ? scratch_of(c, t, w, out) : no_tag(c, w);
+}
+
+/* The record behind a key that this model knows, for a hit; NULL: scratch_by_key has the whole story. */
+static inline const struct tag *known_tag(oc_opcache *c, const oc_tag_key *tag, size_t bytes, const oc_devptr *out) {
+  if (__builtin_expect(!c || !tag || !tag->tag || !out || !bytes, 0)) return NULL;
+  const struct tag *t = oci_tag_known(c, tag);
+  return oci_model_live(oci_model_of_opcache(c)) ? t : NULL;
 }
 
 oc_status oc_opcache_scratch_at(oc_opcache *c, const char *tag, size_t bytes, const oc_site *site, oc_devptr *out) {
@@ -237,12 +244,16 @@ oc_status oc_opcache_scratch_on_at(oc_opcache *c, const char *tag, oc_stream s, 
 }
 
 oc_status oc_opcache_scratch_k_at(oc_opcache *c, oc_tag_key *tag, size_t bytes, const oc_site *site, oc_devptr *out) {
+  const struct tag *t = known_tag(c, tag, bytes, out);
+  if (__builtin_expect(t && plain_hit(c, t, bytes, out), 1)) return OC_OK;
   struct want w = {.call = "oc_opcache_scratch_k", .bytes = bytes, .site = site};
   return scratch_by_key(c, tag, &w, out);
 }
 
 oc_status oc_opcache_scratch_on_k_at(oc_opcache *c, oc_tag_key *tag, oc_stream s, size_t bytes, const oc_site *site,
                                      oc_devptr *out) {
+  const struct tag *t = known_tag(c, tag, bytes, out);
+  if (__builtin_expect(t && stream_hit(c, t, s, bytes, out), 1)) return OC_OK;
   struct want w = {.call = "oc_opcache_scratch_on_k", .on_stream = true, .stream = s, .bytes = bytes, .site = site};
   return scratch_by_key(c, tag, &w, out);
 }
