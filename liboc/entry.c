@@ -164,7 +164,7 @@ static oc_status take_claim(struct oc_derived *d, struct entry *e, int i, const 
   if (c->ownership == NOBODY) return OC_OK;
   struct span *s = span_find(d, c->start);
   if (s && s->dying) return refuse(call, e->value[i], "a block that is being released");
-  oc_status st = c->reclass ? oci_pool_reclass(pool, c->start, BLOCK_DERIVED, oci_kind_owner(e->kind)) : POOL_OK;
+  oc_status st = c->reclass ? oci_pool_reclass(pool, c->start, BLOCK_DERIVED, oci_kind_owner(e->kind)) : OC_OK;
   if (st) return oci_error_add(st, "%s: value 0x%llx", call, (unsigned long long)e->value[i]);
   st = s ? OC_OK : span_make(d, c->type, c->start, c->bytes, call, &s);
   if (st) {
