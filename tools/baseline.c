@@ -5,12 +5,12 @@
 
 #include <stdlib.h>
 
-/* A power of two of buckets, at least n: its logarithm. */
+/* A power of two of buckets, at least two a key: its logarithm. */
 static unsigned bucket_bits(size_t n)
 {
   unsigned bits = 1;
 
-  while ((size_t)1 << bits < n)
+  while ((size_t)1 << bits < 2 * n)
     bits++;
   return bits;
 }
@@ -31,10 +31,10 @@ void oct_plain_names_add(struct plain_names *p, const char *a, const char *b, ui
 {
   struct plain_name *n = &p->node[p->nodes++];
   size_t b_bytes = b ? strlen(b) : 0;
-  uint64_t hash = base_hash_text(a, strlen(a), 0);
+  uint64_t hash = base_hash_text(a, strlen(a), false, 0);
 
   if (b)
-    hash = base_hash_text(b, b_bytes, hash);
+    hash = base_hash_text(b, b_bytes, true, hash);
   *n = (struct plain_name){.next = p->bucket[hash >> p->shift], .hash = hash, .a = a, .b = b, .value = value,
                            .a_bytes = (uint32_t)strlen(a), .b_bytes = (uint32_t)b_bytes};
   p->bucket[hash >> p->shift] = n;

@@ -123,7 +123,7 @@ static struct plain_name name_of(const char *a, const char *b)
 {
   struct plain_name n = {.a = a, .b = b, .a_bytes = (uint32_t)strlen(a), .b_bytes = (uint32_t)strlen(b)};
 
-  n.hash = base_hash_text(b, n.b_bytes, base_hash_text(a, n.a_bytes, 0));
+  n.hash = base_hash_text(b, n.b_bytes, true, base_hash_text(a, n.a_bytes, false, 0));
   return n;
 }
 
@@ -132,7 +132,8 @@ static int same_name(struct cds_lfht_node *link, const void *key)
   const struct plain_name *n = &caa_container_of(link, struct lfht_name, link)->name, *k = key;
 
   return n->hash == k->hash && n->a_bytes == k->a_bytes && n->b_bytes == k->b_bytes &&
-         memcmp(n->a, k->a, k->a_bytes) == 0 && memcmp(n->b, k->b, k->b_bytes) == 0;
+         base_same_text(n->a, k->a, k->a_bytes, false) &&
+         base_same_text(n->b, k->b, k->b_bytes, true);
 }
 
 bool oct_lfht_names_add(struct lfht_names *t, const char *a, const char *b, uint64_t value)

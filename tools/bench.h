@@ -25,11 +25,11 @@ enum { BENCH_ROWS = 64, BENCH_CURVES = 16, CURVE_POINTS = 32, CURVE_LINES = 6, R
 enum sense { FASTER, AT_MOST };
 
 struct row {
-  const char *name;              /* "kernel_k, 2 threads" */
+  char name[64];                 /* "kernel_k, 2 threads" */
   const char *against;           /* what the baseline is */
   const char *unit;
   double value, baseline;        /* medians */
-  double low, high;              /* the ratio in the worst and the best round */
+  double low, high;              /* the ratio's quartiles over the rounds */
   double ratio;                  /* the median of the rounds' */
   double budget;
   enum sense sense;
@@ -61,9 +61,12 @@ struct bench {
 };
 
 /* The next row, named; it is the caller's to fill. */
-struct row *oct_bench_row(struct bench *b, const char *name, const char *against, const char *unit);
+struct row *oct_bench_row(struct bench *b, const char *against, const char *unit, const char *name, ...)
+  __attribute__((format(printf, 4, 5)));
 /* From one figure and, where there is one, its baseline, each measured once or by count: ratio and verdict. */
 void oct_row_judge(struct row *r, double value, double baseline, enum sense sense, double budget);
+/* Another figure, listed beside it. */
+void oct_row_other(struct row *r, const char *what, double value);
 struct curve *oct_bench_curve(struct bench *b, const char *title, const char *x, const char *unit);
 
 /* One line on the processor, its cores and load, the kernel, the compilers. */

@@ -4,7 +4,9 @@
 
 #include "tools/baseline.h"
 #include "tools/benchworld.h"
+#include "tools/clock.h"
 #include "tools/device.h"
+#include "tools/growth.h"
 #include "tools/order.h"
 #include "tools/race.h"
 
@@ -26,17 +28,19 @@ struct kernels {
   struct plain_names plain;
   struct lfht_names *lfht;
   struct order order;
-  uint64_t table[KERNELS];
+  uint64_t *table;                /* the floor's: [n] */
 };
 
-static const char *const modules[] = {"gemm_fp8", "attention", "rmsnorm", "rotary_embedding", "moe_router", "quantize"};
+static const char *const modules[] = {"gemm", "attention", "rmsnorm", "rotary", "routing", "quantize"};
+
+static const char *const kinds[] = {"bf16_to_fp8", "fp8_rowwise", "nvfp4_from_fp8", "bf16_residual"};
 
 static bool name_kernel(struct kernels *k, size_t i)
 {
   char func[96];
   const char *module = modules[i % (sizeof modules / sizeof modules[0])];
 
-  snprintf(func, sizeof func, "%s_bf16_128x%zu_kernel_%zu", module, 16 << i % 4, i);
+  snprintf(func, sizeof func, "%s_%zu", kinds[i % (sizeof kinds / sizeof kinds[0])], i);
   k->module[i] = strdup(module);
   k->func[i] = strdup(func);
   k->asked_module[i] = strdup(module);
@@ -57,7 +61,8 @@ static bool name_all(struct kernels *k, size_t n, struct fault *why)
   k->asked_module = calloc(n, sizeof *k->asked_module);
   k->asked_func = calloc(n, sizeof *k->asked_func);
   k->key = calloc(n, sizeof *k->key);
-  ok = k->module && k->func && k->asked_module && k->asked_func && k->key;
+  k->table = calloc(n, sizeof *k->table);
+  ok = k->module && k->func && k->asked_module && k->asked_func && k->key && k->table;
   for (size_t i = 0; ok && i < n; i++)
     ok = name_kernel(k, i);
   return ok || oct_fault(why, "no memory for the names of %zu kernels", n);
@@ -120,6 +125,7 @@ static void close_kernels(struct kernels *k)
   free(k->asked_module);
   free(k->asked_func);
   free(k->key);
+  free(k->table);
 }
 
 /* ---- Laps ---- */
@@ -172,56 +178,21 @@ static void by_lfht(void *arg, struct lap *lap)
   lap->at += LAP;
 }
 
-/* ---- Rows ---- */
-
-enum { KEY, PLAIN, TEXT, LFHT, FLOOR, CONTESTANTS };
-
-static bool race(struct kernels *k, struct bench *b, unsigned threads, struct racer r[CONTESTANTS],
-                 struct times t[CONTESTANTS], struct fault *why)
-{
-  static struct floor_table floor;
-
-  floor = (struct floor_table){k->order.at, k->order.mask, k->table};
-  r[KEY] = (struct racer){"kernel_k", by_key, k, false};
-  r[PLAIN] = (struct racer){"reader-writer lock", by_plain, k, false};
-  r[TEXT] = (struct racer){"kernel", by_text, k, false};
-  r[LFHT] = (struct racer){"cds_lfht", by_lfht, k, false};
-  r[FLOOR] = (struct racer){"floor", oct_floor_lap, &floor, false};
-  return oct_race(b, r, CONTESTANTS, threads, t, why);
-}
-
-static const char plain[] = "rwlock, chained hash on both strings";
-/* 30 ns and 73 ns over a floor of 2.2, and half as much again. */
-static const double floors_most[] = {0, 1.5 * 30 / 2.2, 1.5 * 73 / 2.2};
-
-static void rows(struct bench *b, unsigned threads, const struct racer r[CONTESTANTS], const struct times t[CONTESTANTS])
-{
-  static const char *const key_name[] = {NULL, "kernel_k, 1 thread", "kernel_k, 2 threads"};
-  static const char *const text_name[] = {NULL, "kernel by strings, 1 thread", "kernel by strings, 2 threads"};
-  static const double key_budget[] = {0, 9, 22}, text_budget[] = {0, 1.5, 4};
-  const struct racer text[] = {r[TEXT], r[PLAIN], r[LFHT], r[FLOOR]};
-  const struct times text_times[] = {t[TEXT], t[PLAIN], t[LFHT], t[FLOOR]};
-  const struct racer key[] = {r[KEY], r[PLAIN], r[FLOOR]};
-  const struct times key_times[] = {t[KEY], t[PLAIN], t[FLOOR]};
-  struct row *row = oct_bench_row(b, key_name[threads], plain, "ns");
-
-  oct_row_race(b, row, key, key_times, 3, FASTER, key_budget[threads]);
-  oct_row_floor(row, &t[FLOOR], floors_most[threads]);
-  row = oct_bench_row(b, text_name[threads], plain, "ns");
-  oct_row_race(b, row, text, text_times, 4, FASTER, text_budget[threads]);
-  oct_row_floor(row, &t[FLOOR], floors_most[threads]);
-}
-
 static bool measure(struct bench *b, struct kernels *k, struct fault *why)
 {
-  struct racer r[CONTESTANTS];
-  struct times t[CONTESTANTS], two[CONTESTANTS];
+  static const char plain[] = "rwlock, chained hash on both strings";
+  static const struct hit key = {"kernel_k", plain, {9, 22}, {30, 73}, 1};
+  static const struct hit text = {"kernel by strings", plain, {1.5, 4}, {30, 73}, 1};
+  struct floor_table floor = {k->order.at, k->order.mask, k->table};
+  const struct racer of_key[] = {{.what = "kernel_k", .lap = by_key, .arg = k},
+                                 {.what = plain, .lap = by_plain, .arg = k},
+                                 {.what = "floor", .lap = oct_floor_lap, .arg = &floor}};
+  const struct racer of_text[] = {{.what = "kernel", .lap = by_text, .arg = k},
+                                  {.what = plain, .lap = by_plain, .arg = k},
+                                  {.what = "cds_lfht", .lap = by_lfht, .arg = k},
+                                  {.what = "floor", .lap = oct_floor_lap, .arg = &floor}};
 
-  if (!race(k, b, 1, r, t, why) || !race(k, b, 2, r, two, why))
-    return false;
-  rows(b, 1, r, t);
-  rows(b, 2, r, two);
-  return true;
+  return oct_hit_rows(b, &key, of_key, 3, why) && oct_hit_rows(b, &text, of_text, 4, why);
 }
 
 bool oct_bench_kernels(struct bench *b, struct fault *why)
@@ -231,4 +202,35 @@ bool oct_bench_kernels(struct bench *b, struct fault *why)
 
   close_kernels(&k);
   return ok;
+}
+
+/* ---- As the kernels grow in number ---- */
+
+static bool point(struct bench *b, size_t n, struct curve *c, struct fault *why)
+{
+  struct kernels k;
+  uint64_t began = oct_now_ns();
+  bool ok = open_kernels(&k, n, why);
+  double made = (double)(oct_now_ns() - began) / (double)n;
+  const struct racer r[] = {{.what = "kernel_k", .lap = by_key, .arg = &k, .threads = 1},
+                            {.what = "kernel", .lap = by_text, .arg = &k, .threads = 1},
+                            {.what = "rwlock", .lap = by_plain, .arg = &k, .threads = 1}};
+  struct times t[3];
+
+  ok = ok && oct_race(b, r, 3, 4, t, why);
+  close_kernels(&k);
+  if (ok)
+    oct_curve_point(c, (double)n, (const double[]){t[0].median, t[1].median, t[2].median, made});
+  return ok;
+}
+
+bool oct_grow_kernels(struct bench *b, struct fault *why)
+{
+  struct curve *c = oct_bench_curve(b, "kernel lookups by kernels", "kernels", "ns");
+
+  oct_curve_lines(c, "kernel_k", "kernel by strings", "rwlock + hash", "making all, each", NULL);
+  for (size_t n = 10; n <= (b->quick ? 10u : 100000u); n *= 10)
+    if (!point(b, n, c, why))
+      return false;
+  return true;
 }

@@ -10,6 +10,7 @@
 
 enum { EXIT_USAGE = 2 };
 
+int oct_bench_main(int argc, char **argv);
 int oct_sample_main(int argc, char **argv);
 int oct_inspect_main(int argc, char **argv);
 int oct_run_main(int argc, char **argv);

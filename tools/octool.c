@@ -15,6 +15,7 @@ static const char help[] =
   "  sample    write a small transformer-shaped model as a safetensors file\n"
   "  inspect   list tensors, and lay them out in device memory with the real pool\n"
   "  run       load models, derive and verify their encodings, serve, swap, tear down\n"
+  "  bench     how fast the library is, beside baselines in the same run\n"
   "\n"
   "  octool COMMAND --help    a command's options\n"
   "  octool --version         the library's version\n"
@@ -22,7 +23,8 @@ static const char help[] =
   "Exit status: 0 success; 1 failure, with the reason on standard error; 2 wrong usage; 130 interrupted.\n";
 
 static const struct { const char *name; int (*main)(int argc, char **argv); } commands[] = {
-  {"sample", oct_sample_main}, {"inspect", oct_inspect_main}, {"run", oct_run_main}};
+  {"sample", oct_sample_main}, {"inspect", oct_inspect_main}, {"run", oct_run_main},
+  {"bench", oct_bench_main}};
 
 static int version(void)
 {

@@ -9,22 +9,24 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 /* Who waits at the start: a barrier would hold those for ever that came before a thread that could not be made. */
 enum start { WAIT, GO, CALLED_OFF };
 
+enum { TRIES = 5 };
+
 struct runner {
   const struct racer *racer;
-  uint64_t window_ns;
+  uint64_t window_ns, warm_ns;
   int *start;
   pthread_t thread;
   struct lap lap;
   double ns;                     /* an operation */
+  bool disturbed;
 };
 
-/* Each thread to a core of its own while there are enough: a kernel that has just started two threads on one core
-   measures no contention. */
-static void pin(unsigned thread)
+void oct_pin(unsigned thread)
 {
   cpu_set_t allowed, one;
   unsigned nth = 0;
@@ -33,7 +35,7 @@ static void pin(unsigned thread)
     return;
   thread %= (unsigned)CPU_COUNT(&allowed);
   CPU_ZERO(&one);
-  for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+  for (size_t cpu = 0; cpu < CPU_SETSIZE; cpu++)
     if (CPU_ISSET(cpu, &allowed) && nth++ == thread)
       CPU_SET(cpu, &one);
   (void)pthread_setaffinity_np(pthread_self(), sizeof one, &one);
@@ -61,18 +63,29 @@ static bool started(const struct runner *t)
   return start == GO;
 }
 
+/* How often somebody else was given this thread's core. Waiting for a lock does not count. */
+static long preemptions(void)
+{
+  struct rusage u;
+
+  return getrusage(RUSAGE_THREAD, &u) == 0 ? u.ru_nivcsw : 0;
+}
+
 static void *run(void *arg)
 {
   struct runner *t = arg;
   uint64_t took, n;
+  long before;
 
-  pin(t->lap.thread);
+  oct_pin(t->lap.thread);
   if (!started(t))
     return NULL;
   if (!t->racer->bare)
     oc_guard_enter();
-  laps(t, t->window_ns / 8, &took);   /* the caches were another's */
+  laps(t, t->warm_ns, &took);   /* the caches were another's */
+  before = preemptions();
   n = laps(t, t->window_ns, &took);
+  t->disturbed = preemptions() != before;
   t->ns = (double)took / ((double)n * LAP);
   laps(t, t->window_ns / 16, &took);  /* so that nobody is timed alone at the end */
   if (!t->racer->bare)
@@ -80,11 +93,11 @@ static void *run(void *arg)
   return NULL;
 }
 
-static unsigned start_all(struct runner *runner, const struct runner *like, unsigned threads, unsigned round)
+static unsigned start_all(struct runner *runner, const struct runner *like, unsigned round)
 {
   unsigned n = 0;
 
-  for (; n < threads; n++) {
+  for (; n < like->racer->threads; n++) {
     runner[n] = *like;
     runner[n].lap = (struct lap){.thread = n, .at = (uint64_t)(n + round) * 7919};
     if (pthread_create(&runner[n].thread, NULL, run, &runner[n]) != 0)
@@ -93,21 +106,35 @@ static unsigned start_all(struct runner *runner, const struct runner *like, unsi
   return n;
 }
 
-static bool heat(const struct bench *b, const struct racer *r, unsigned threads, unsigned round, double *ns,
+/* One window; *calm: nobody was disturbed in it. */
+static bool heat(const struct bench *b, const struct racer *r, unsigned warm, unsigned round, double *ns, bool *calm,
                  struct fault *why)
 {
   struct runner runner[RACE_THREADS];
   int start = WAIT;
-  unsigned n = start_all(runner, &(struct runner){.racer = r, .window_ns = b->window_ns, .start = &start}, threads,
-                         round);
+  const struct runner like = {.racer = r, .window_ns = b->window_ns, .warm_ns = b->window_ns / 4 * warm, .start = &start};
+  unsigned n = start_all(runner, &like, round);
 
-  __atomic_store_n(&start, n == threads ? GO : CALLED_OFF, __ATOMIC_RELEASE);
+  __atomic_store_n(&start, n == r->threads ? GO : CALLED_OFF, __ATOMIC_RELEASE);
   *ns = 0;
+  *calm = true;
   for (unsigned i = 0; i < n; i++) {
     pthread_join(runner[i].thread, NULL);
-    *ns += runner[i].ns / threads;
+    *ns += runner[i].ns / r->threads;
+    *calm = *calm && !runner[i].disturbed;
   }
-  return n == threads || oct_fault(why, "%s: thread %u of %u could not be started", r->what, n + 1, threads);
+  return n == r->threads || oct_fault(why, "%s: thread %u of %u could not be started", r->what, n + 1, r->threads);
+}
+
+static bool calm_heat(const struct bench *b, const struct racer *r, unsigned warm, unsigned round, double *ns,
+                      struct fault *why)
+{
+  bool calm = false;
+
+  for (unsigned tries = 0; !calm && tries < (b->quick ? 1 : TRIES); tries++)
+    if (!heat(b, r, warm, round, ns, &calm, why))
+      return false;
+  return true;
 }
 
 static int by_value(const void *a, const void *b)
@@ -117,7 +144,7 @@ static int by_value(const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
-double oct_median(const double *x, size_t n)
+static double median(const double *x, size_t n)
 {
   double sorted[ROUNDS_MOST];
 
@@ -126,40 +153,76 @@ double oct_median(const double *x, size_t n)
   return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 }
 
-bool oct_race(const struct bench *b, const struct racer *r, size_t count, unsigned threads, struct times *out,
+void oct_times_close(struct times *t, unsigned rounds)
+{
+  t->rounds = rounds;
+  t->median = median(t->round, rounds);
+}
+
+bool oct_race(const struct bench *b, const struct racer *r, size_t count, unsigned warm, struct times *out,
               struct fault *why)
 {
   for (unsigned round = 0; round < b->rounds; round++)
     for (size_t i = 0; i < count; i++)
-      if (!heat(b, &r[i], threads, round, &out[i].round[round], why))
+      if (!calm_heat(b, &r[i], warm, round, &out[i].round[round], why))
         return false;
   for (size_t i = 0; i < count; i++)
-    out[i].median = oct_median(out[i].round, b->rounds);
+    oct_times_close(&out[i], b->rounds);
   return true;
 }
 
-void oct_row_race(const struct bench *b, struct row *row, const struct racer *r, const struct times *times, size_t count,
-                  enum sense sense, double budget)
+void oct_row_race(struct row *row, const struct racer *r, const struct times *times, size_t count, enum sense sense,
+                  double budget)
 {
   double ratio[ROUNDS_MOST];
+  unsigned rounds = times->rounds;
 
-  for (unsigned i = 0; i < b->rounds; i++)
+  for (unsigned i = 0; i < rounds; i++)
     ratio[i] = sense == FASTER ? times[1].round[i] / times[0].round[i] : times[0].round[i] / times[1].round[i];
   oct_row_judge(row, times[0].median, times[1].median, sense, budget);
-  row->ratio = oct_median(ratio, b->rounds);
-  qsort(ratio, b->rounds, sizeof *ratio, by_value);
-  row->low = ratio[0];
-  row->high = ratio[b->rounds - 1];
+  row->ratio = median(ratio, rounds);
+  qsort(ratio, rounds, sizeof *ratio, by_value);
+  row->low = ratio[rounds / 4];
+  row->high = ratio[rounds - 1 - rounds / 4];
   row->met = sense == FASTER ? row->ratio >= budget : row->ratio <= budget;
-  for (size_t i = 2; i < count && row->others < ROW_OTHERS; i++) {
-    row->other[row->others].what = r[i].what;
-    row->other[row->others++].value = times[i].median;
-  }
+  for (size_t i = 2; i < count; i++)
+    oct_row_other(row, r[i].what, times[i].median);
 }
 
-void oct_row_floor(struct row *row, const struct times *floor, double most)
+void oct_row_floor(struct row *row, double floor_ns, double known_ns)
 {
-  row->floors = row->baseline / floor->median;
-  row->floors_most = most;
-  row->met = row->met && row->floors <= most;
+  row->floors = row->baseline / floor_ns;
+  row->floors_most = 1.5 * known_ns / 2.2;
+  row->met = row->met && row->floors <= row->floors_most;
+}
+
+/* ---- One kind of hit ---- */
+
+static void row_on(struct row *row, const struct hit *h, const struct racer *r,
+                   const struct times *times, size_t count, unsigned threads)
+{
+  oct_row_race(row, r, times, count, FASTER, h->budget[threads - 1]);
+  oct_row_floor(row, times[count - 1].median, h->baseline_ns[threads - 1]);
+}
+
+bool oct_hit_rows(struct bench *b, const struct hit *h, const struct racer *r, size_t count, struct fault *why)
+{
+  struct racer twice[2 * RACERS], scaling[2];
+  struct times times[2 * RACERS], scaling_times[2];
+
+  for (size_t i = 0; i < 2 * count; i++) {
+    twice[i] = r[i % count];
+    twice[i].threads = i < count ? 1 : 2;
+  }
+  if (!oct_race(b, twice, 2 * count, h->warm ? h->warm : 1, times, why))
+    return false;
+  row_on(oct_bench_row(b, h->against, "ns", "%s, 1 thread", h->name), h, twice, times, count, 1);
+  row_on(oct_bench_row(b, h->against, "ns", "%s, 2 threads", h->name), h, twice + count, times + count, count, 2);
+  scaling[0] = twice[count];
+  scaling[1] = twice[0];
+  scaling_times[0] = times[count];
+  scaling_times[1] = times[0];
+  oct_row_race(oct_bench_row(b, "itself on 1 thread", "ns", "%s, 2 threads against 1", h->name), scaling,
+               scaling_times, 2, AT_MOST, 1.3);
+  return true;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * race: several ways to do one thing, timed side by side: in each round each of them gets a window of time, one after
- * the other, so that what else the machine does meets all of them alike.
+ * the other, so that what else the machine does meets all of them alike. A window in which the kernel gave a thread's
+ * core to somebody else is run again.
  *
  * lap: one thread's place in its work; owned by that thread.
  */
@@ -11,7 +12,7 @@
 #include "tools/bench.h"
 
 /* Operations between two looks at the clock. */
-enum { LAP = 1024, RACERS = 6, ROUNDS_MOST = 31, RACE_THREADS = 64 };
+enum { LAP = 1024, RACERS = 6, ROUNDS_MOST = 201, RACE_THREADS = 64 };
 
 struct lap { unsigned thread; uint64_t at; };
 
@@ -19,20 +20,35 @@ struct racer {
   const char *what;
   void (*lap)(void *arg, struct lap *lap);   /* LAP operations */
   void *arg;
+  unsigned threads;
   bool bare;                                 /* not inside the outer guard that the others run in */
 };
 
 /* ns an operation and thread. */
-struct times { double round[ROUNDS_MOST], median; };
+struct times { double round[ROUNDS_MOST], median; unsigned rounds; };
 
-bool oct_race(const struct bench *b, const struct racer *r, size_t count, unsigned threads, struct times *out,
+/* warm: as in struct hit, at least 1. */
+bool oct_race(const struct bench *b, const struct racer *r, size_t count, unsigned warm, struct times *out,
               struct fault *why);
 /* The row of a race: [0] is the figure, [1] its baseline, the others are listed beside them. */
-void oct_row_race(const struct bench *b, struct row *row, const struct racer *r, const struct times *times, size_t count,
-                  enum sense sense, double budget);
-/* The baseline must be a fair opponent: at most that many floors, the floor being one of the race's times. */
-void oct_row_floor(struct row *row, const struct times *floor, double most);
-double oct_median(const double *x, size_t n);
+void oct_row_race(struct row *row, const struct racer *r, const struct times *times, size_t count, enum sense sense,
+                  double budget);
+
+/* Its baseline must be a fair opponent: over the floor of the same run at most half as much again as known_ns is over
+   2.2 ns. Else the row fails. */
+void oct_row_floor(struct row *row, double floor_ns, double known_ns);
+
+/* One kind of hit: on 1 and on 2 threads, beside a baseline that is known to take baseline_ns. warm: what goes before
+   a window, to bring tables into the caches, in quarters of one; 0 is 1. */
+struct hit { const char *name, *against; double budget[2], baseline_ns[2]; unsigned warm; };
+/* Its three rows: 1 thread, 2 threads, 2 against 1. r: the library, the baseline, others, the floor. */
+bool oct_hit_rows(struct bench *b, const struct hit *h, const struct racer *r, size_t count, struct fault *why);
+/* Sets the median of what was timed elsewhere. */
+void oct_times_close(struct times *t, unsigned rounds);
+
+/* The calling thread to a core of its own, while there are enough: two threads that a kernel has just started on one core
+   show no contention. */
+void oct_pin(unsigned thread);
 
 /* What no compiler takes away. */
 static inline void oct_use(uint64_t x)
@@ -50,8 +66,8 @@ static inline uint64_t oct_random(uint64_t *state)
   return x ^ (x >> 31);
 }
 
-/* The floor: an indexed load through a call into a shared library. */
-struct floor_table { const uint32_t *order; size_t mask; const uint64_t *table; };
+/* The floor under every lookup: an indexed load through a call, by the id in a key and into a variable of the caller's. */
+struct floor_table { const uint32_t *order; size_t mask; uint64_t *table; };
 void oct_floor_lap(void *arg, struct lap *lap);
 
 #endif

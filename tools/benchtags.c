@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: MIT */
+/* Scratch and gates by key, of 32 tags, beside a mutex over a hash on the tag. */
+#include "config.h"
+
+#include "tools/baseline.h"
+#include "tools/benchworld.h"
+#include "tools/device.h"
+#include "tools/order.h"
+#include "tools/race.h"
+
+#include <stdio.h>
+
+enum { TAGS = 32 };
+
+struct tags {
+  char text[TAGS][48], asked[TAGS][48];
+  oc_tag_key key[TAGS];
+  struct void_device device;
+  oc_model *model;
+  oc_opcache *cache;
+  oc_stream stream;
+  struct plain_names plain;
+  struct order order;
+  uint64_t table[TAGS];
+};
+
+static const char *const purposes[] = {"attention output", "gemm workspace", "moe routing", "logits"};
+
+static bool make_tag(struct tags *t, size_t i, struct fault *why)
+{
+  oc_devptr unused;
+  oc_status st;
+
+  snprintf(t->text[i], sizeof t->text[i], "%s %zu", purposes[i % 4], i);
+  snprintf(t->asked[i], sizeof t->asked[i], "%s", t->text[i]);
+  t->key[i] = (oc_tag_key)OC_TAG_KEY(t->text[i]);
+  oct_plain_names_add(&t->plain, t->text[i], NULL, i + 1);
+  (void)plain_tags_once(&t->plain, t->text[i]);
+  (void)oc_opcache_once_k(t->cache, &t->key[i]);
+  (void)oc_opcache_first_shape_k(t->cache, &t->key[i], 16, 4096, 4096);
+  st = oc_opcache_scratch_k(t->cache, &t->key[i], 65536, &unused);
+  if (st == OC_OK)
+    st = oc_opcache_scratch_on_k(t->cache, &t->key[i], t->stream, 65536, &unused);
+  return st == OC_OK || oct_liboc_fault(why, st, "scratch '%s'", t->text[i]);
+}
+
+static bool open_tags(struct tags *t, struct fault *why)
+{
+  *t = (struct tags){.stream = (oc_stream)(uintptr_t)0x1000};
+  if (!oct_plain_names_make(&t->plain, TAGS))
+    return oct_fault(why, "no memory for the baseline of %d tags", TAGS);
+  if (!oct_order_make(&t->order, TAGS, why) || !oct_void_open(&t->device, why) ||
+      !oct_void_model(&t->device, 0, &t->model, why))
+    return false;
+  t->cache = oc_model_opcache(t->model);
+  for (size_t i = 0; i < TAGS; i++)
+    if (!make_tag(t, i, why))
+      return false;
+  return true;
+}
+
+static void close_tags(struct tags *t)
+{
+  struct fault ignored;
+
+  if (t->model)
+    (void)!oc_model_destroy(t->model);
+  if (t->device.backend)
+    oct_void_close(&t->device, &ignored);
+  oct_plain_names_free(&t->plain);
+  oct_order_free(&t->order);
+}
+
+/* ---- Laps ---- */
+
+static void scratch(void *arg, struct lap *lap)
+{
+  struct tags *t = arg;
+
+  for (size_t i = 0; i < LAP; i++) {
+    oc_devptr p = 0;
+
+    (void)!oc_opcache_scratch_k(t->cache, &t->key[oct_order_at(&t->order, lap->at + i)], 4096, &p);
+    oct_use(p);
+  }
+  lap->at += LAP;
+}
+
+static void scratch_on(void *arg, struct lap *lap)
+{
+  struct tags *t = arg;
+
+  for (size_t i = 0; i < LAP; i++) {
+    oc_devptr p = 0;
+
+    (void)!oc_opcache_scratch_on_k(t->cache, &t->key[oct_order_at(&t->order, lap->at + i)], t->stream, 4096, &p);
+    oct_use(p);
+  }
+  lap->at += LAP;
+}
+
+static void once(void *arg, struct lap *lap)
+{
+  struct tags *t = arg;
+
+  for (size_t i = 0; i < LAP; i++)
+    oct_use(oc_opcache_once_k(t->cache, &t->key[oct_order_at(&t->order, lap->at + i)]));
+  lap->at += LAP;
+}
+
+static void plain_scratch(void *arg, struct lap *lap)
+{
+  struct tags *t = arg;
+
+  for (size_t i = 0; i < LAP; i++)
+    oct_use(plain_tags_get(&t->plain, t->asked[oct_order_at(&t->order, lap->at + i)]));
+  lap->at += LAP;
+}
+
+static void plain_once(void *arg, struct lap *lap)
+{
+  struct tags *t = arg;
+
+  for (size_t i = 0; i < LAP; i++)
+    oct_use(plain_tags_once(&t->plain, t->asked[oct_order_at(&t->order, lap->at + i)]));
+  lap->at += LAP;
+}
+
+static bool measure(struct bench *b, struct tags *t, struct fault *why)
+{
+  static const char plain[] = "mutex, chained hash on the tag";
+  static const struct hit of_scratch = {"scratch_k", plain, {5, 20}, {30, 73}, 1};
+  static const struct hit of_once = {"once_k", plain, {5, 20}, {30, 73}, 1};
+  struct floor_table floor = {t->order.at, t->order.mask, t->table};
+  const struct racer scratch_race[] = {{.what = "scratch_k", .lap = scratch, .arg = t},
+                                       {.what = plain, .lap = plain_scratch, .arg = t},
+                                       {.what = "scratch_on_k", .lap = scratch_on, .arg = t},
+                                       {.what = "floor", .lap = oct_floor_lap, .arg = &floor}};
+  const struct racer once_race[] = {{.what = "once_k", .lap = once, .arg = t},
+                                    {.what = plain, .lap = plain_once, .arg = t},
+                                    {.what = "floor", .lap = oct_floor_lap, .arg = &floor}};
+
+  return oct_hit_rows(b, &of_scratch, scratch_race, 4, why) && oct_hit_rows(b, &of_once, once_race, 3, why);
+}
+
+bool oct_bench_tags(struct bench *b, struct fault *why)
+{
+  struct tags t;
+  bool ok = open_tags(&t, why) && measure(b, &t, why);
+
+  close_tags(&t);
+  return ok;
+}
