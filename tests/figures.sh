@@ -58,7 +58,7 @@ write() {
 }
 
 # first_number TABLE ROW EXPRESSION
-figure() { grep -F "| $2" "$1" | sed -nE "s/.*[^0-9]([0-9]+) $3.*/\1/p" | head -n 1; }
+figure() { { grep -F "| $2" "$1" || true; } | sed -nE "s/.*[^0-9]([0-9]+) $3.*/\1/p" | head -n 1; }
 
 # not_less ROW EXPRESSION PERCENT: of the doc's figure, at least
 not_less() {

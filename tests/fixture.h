@@ -100,7 +100,7 @@ bool fx_wanted(const char *test);
 #define tcase_add_test(tc, tf) tcase_add_loop_test(tc, tf, 0, 1)
 #define tcase_add_loop_test(tc, tf, from, to)                             \
   do {                                                                    \
-    if (fx_wanted(#tf)) _tcase_add_test((tc), (tf), 0, 0, (from), (to));  \
+    if (fx_wanted((tf)->name)) _tcase_add_test((tc), (tf), 0, 0, (from), (to));  \
   } while (0)
 
 /* Main of a test program: runs the suite in this process if CK_FORK=no, with a timeout fit for slow machines. */
