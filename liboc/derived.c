@@ -58,19 +58,29 @@ HIT bool lookup(oc_derived *d, oc_kind kind, oc_arity arity, uint64_t key, const
   return true;
 }
 
-static __attribute__((noinline)) oc_status get_whole(oc_derived *d, oc_kind kind, uint64_t key, uint64_t *out) {
+/* Not in its own line of the map: in another, in a capture, or no hit. */
+static __attribute__((noinline)) oc_status get_far(oc_derived *d, oc_kind kind, uint64_t key, uint64_t *out) {
   static const char call[] = "oc_derived_get_ptr";
   struct map_hit hit;
+  if (may_look(d, kind, OC_PTR, key, out) && !oci_in_capture() && oci_model_live(oci_model_of_derived(d))) {
+    uint64_t value = oci_map_far(&d->maps[kind], key);
+    if (!value) return OC_MISS;
+    *out = value;
+    return OC_OK;
+  }
   if (!lookup(d, kind, OC_PTR, key, out, &hit)) return no_hit(d, kind, OC_PTR, key, out, call);
   *out = hit.v0;
   return OC_OK;
 }
 
-/* A pointer kind's value is never 0, so that one cache line of the map has all of a hit; but a capture marks the entry. */
+/* A pointer kind's value is never 0, so that one cache line of its map has all of a hit; but a capture marks the entry. A pair
+   kind's map has no such values, an unknown kind no map, and no map has the key 0: what is wrong is seen after the look. */
 oc_status oc_derived_get_ptr(oc_derived *d, oc_kind kind, uint64_t key, uint64_t *out) {
-  if (!may_look(d, kind, OC_PTR, key, out) || oci_in_capture()) return get_whole(d, kind, key, out);
+  if (__builtin_expect(!d, 0) || __builtin_expect(!out, 0) || __builtin_expect(kind >= KINDS_MAX, 0))
+    return get_far(d, kind, key, out);
   uint64_t value = oci_map_near(&d->maps[kind], key);
-  if (!__builtin_expect(value != 0, 1) || !oci_model_live(oci_model_of_derived(d))) return get_whole(d, kind, key, out);
+  if (__builtin_expect(!value, 0) || oci_in_capture() || !oci_model_live(oci_model_of_derived(d)))
+    return get_far(d, kind, key, out);
   *out = value;
   return OC_OK;
 }

@@ -201,6 +201,7 @@ oc_status oci_entry_make(struct oc_derived *d, oc_kind kind, uint64_t key, const
     oc_status st = claim_value(d, key, v[i], build, &claims[i], call);
     if (st) return st;
   }
+  if (!pair) oci_map_of_values(&d->maps[kind]);
   struct entry *e = oci_map_reserve(&d->maps[kind]) ? take_entry(d) : NULL;
   if (!e) return oci_error(OC_E_HOST_NOMEM, "%s: out of host memory", call);
   e->kind = kind;

@@ -43,7 +43,7 @@ static struct map_slot slot_for(struct map_table *t, uint64_t key) {
 }
 
 uint64_t oci_map_far(const struct map *m, uint64_t key) {
-  const struct map_table *t = __atomic_load_n(&m->table, __ATOMIC_ACQUIRE);
+  const struct map_table *t = __atomic_load_n(&m->values, __ATOMIC_ACQUIRE);
   if (!t) return 0;
   for (size_t n = oci_map_home(t, key);; n = (n + 1) & (t->lines - 1)) {
     uint64_t value = oci_line_value(&t->line[n], key);
@@ -93,6 +93,7 @@ bool oci_map_reserve(struct map *m) {
   if (m->table) each_slot(m->table, copy_one, t);
   t->older = m->table;
   __atomic_store_n(&m->table, t, __ATOMIC_RELEASE);
+  if (m->valued) __atomic_store_n(&m->values, t, __ATOMIC_RELEASE);
   return true;
 }
 
@@ -139,7 +140,7 @@ void oci_map_free(struct map *m) {
     older = t->older;
     oci_free(m->heap, t, table_bytes(t->lines));
   }
-  m->table = NULL;
+  m->table = m->values = NULL;
 }
 
 size_t oci_map_bytes(const struct map *m) {

@@ -53,14 +53,14 @@ struct map_table {
 
 struct map {
   struct map_table *table;   /* NULL: nothing was ever put */
+  struct map_table *values;  /* the same where first values are never 0, for oci_map_near; else NULL */
   size_t live;               /* keys with an entry; read without the lock for counts */
   struct heap *heap;
+  bool valued;               /* first values are never 0; the writer's */
 };
 
 static inline void oci_map_init(struct map *m, struct heap *h) {
-  m->table = NULL;
-  m->live = 0;
-  m->heap = h;
+  *m = (struct map){.heap = h};
 }
 
 struct map_hit {
@@ -137,14 +137,14 @@ static inline bool oci_map_get(const struct map *m, uint64_t key, struct map_hit
   }
 }
 
-/* For maps whose first values are never 0. key is not 0. The value, if the key's own line has it, as it mostly does;
-   0: it is not there, or was spilled: oci_map_value knows. */
+/* The first value, if the key's own line has it, as it mostly does. 0: not there, or spilled, or key is 0, or the map was
+   not made for this: oci_map_far knows. */
 static inline uint64_t oci_map_near(const struct map *m, uint64_t key) {
-  const struct map_table *t = __atomic_load_n(&m->table, __ATOMIC_ACQUIRE);
+  const struct map_table *t = __atomic_load_n(&m->values, __ATOMIC_ACQUIRE);
   return __builtin_expect(t != NULL, 1) ? oci_line_value(&t->line[oci_map_home(t, key)], key) : 0;
 }
 
-/* 0: not there. */
+/* key is not 0. 0: not there. */
 uint64_t oci_map_far(const struct map *m, uint64_t key);
 static inline uint64_t oci_map_value(const struct map *m, uint64_t key) {
   uint64_t value = oci_map_near(m, key);
@@ -153,6 +153,8 @@ static inline uint64_t oci_map_value(const struct map *m, uint64_t key) {
 
 /* ---- writers ---- */
 
+/* Before the first put: its first values will never be 0, and one load of them is a lookup. */
+static inline void oci_map_of_values(struct map *m) { m->valued = true; }
 /* Makes room, so that the next put of one key cannot fail. False without host memory. */
 bool oci_map_reserve(struct map *m);
 /* The key must not be there (or be dropped) and room reserved. entry: not 0. */

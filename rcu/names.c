@@ -35,6 +35,7 @@ static struct name *first(uint64_t value) {
 }
 
 struct name *oci_names_add(struct map *m, const struct lookup *k, size_t bytes) {
+  oci_map_of_values(m);
   if (k->a_bytes >= UINT32_MAX || k->b_bytes >= UINT32_MAX || !oci_map_reserve(m)) return NULL;
   struct name *n = make(m->heap, k, bytes);
   if (!n) return NULL;

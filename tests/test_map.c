@@ -34,6 +34,7 @@ static void setup(void) {
   heap = oci_heap_create();
   ck_assert_ptr_nonnull(heap);
   oci_map_init(&map, heap);
+  oci_map_of_values(&map);   /* none of them is ever 0 here */
   no_memory = false;
   last_bytes = classes = 0;
   oci_mem_set_fault(fail_if_told, NULL);
@@ -61,11 +62,13 @@ static void is_there(uint64_t key, uint64_t n) {
   ck_assert_uint_eq(hit.v0, n);
   ck_assert_uint_eq(hit.v1, ~n);
   ck_assert_uint_eq(hit.entry, entry_of(n));
+  ck_assert_uint_eq(oci_map_value(&map, key), n);
 }
 
 static void is_gone(uint64_t key) {
   struct map_hit hit;
   ck_assert(!oci_map_get(&map, key, &hit));
+  ck_assert_uint_eq(oci_map_value(&map, key), 0);
 }
 
 /* ---- one thread ---- */
@@ -242,6 +245,12 @@ static void check_hit(struct race *r, uint64_t i, const struct map_hit *hit) {
   if (!whole || hit->v0 % KEYS != i || hit->v0 > newest) __atomic_add_fetch(&r->bad, 1, __ATOMIC_RELAXED);
 }
 
+/* Of the value alone: nothing, or one that was put under this key. */
+static void check_value(struct race *r, uint64_t i, uint64_t value) {
+  uint64_t newest = __atomic_load_n(&r->newest[i], __ATOMIC_ACQUIRE);
+  if (value && (value % KEYS != i || value > newest)) __atomic_add_fetch(&r->bad, 1, __ATOMIC_RELAXED);
+}
+
 static void *reader(void *arg) {
   struct race *r = arg;
   uint64_t x = (uint64_t)(uintptr_t)&x | 1, hits = 0, misses = 0;
@@ -252,6 +261,7 @@ static void *reader(void *arg) {
       uint64_t i = fx_random(&x) % KEYS;
       bool there = oci_map_get(&map, i + 1, &hit);
       if (there) check_hit(r, i, &hit);
+      check_value(r, i, oci_map_value(&map, i + 1));
       hits += there;
       misses += !there;
     }
