@@ -45,7 +45,7 @@ static struct arena *abandon(struct pool *p, struct pending **queues) {
   p->stopped = p->released = true;
   *queues = p->queues;
   p->queues = NULL;
-  __atomic_store_n(&p->pending_count, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&p->front.pending_count, 0, __ATOMIC_RELAXED);
   p->held = p->retired = (struct waiting){0};
   p->taken = 0;
   p->live_blocks = p->live_bytes = p->retired_bytes = p->managed_arenas = p->managed_bytes = 0;
@@ -120,6 +120,7 @@ static __attribute__((noinline)) int refuse(const struct pool_request *r) {
 }
 
 static inline bool acceptable(const struct pool_request *r) {
+  if (__builtin_expect(!r->align, 1)) return r->bytes - 1 < ARENA_MOST;
   return r->bytes - 1 < ARENA_MOST && r->align <= ARENA_MOST && !(r->align & (r->align - 1)) &&
          r->bytes + r->align <= ARENA_MOST;
 }

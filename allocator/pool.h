@@ -111,8 +111,14 @@ int oci_pool_free(struct pool *p, uint64_t ptr, unsigned classes, enum pool_rele
 int oci_pool_unretire(struct pool *p, uint64_t ptr);
 /* The same once what is queued on the stream now is done; on a device with events. A failure changes nothing. */
 int oci_pool_unretire_after(struct pool *p, uint64_t ptr, void *stream);
+/* Where a pool begins: what every call looks at before it does anything. */
+struct pool_front {
+  uint32_t pending_count;   /* atomic: blocks PENDING; read without the lock to see that there is nothing to do */
+};
 /* Is any block waiting for an event? Lock-free, a moment old. */
-bool oci_pool_pending(const struct pool *p);
+static inline bool oci_pool_pending(const struct pool *p) {
+  return __atomic_load_n(&((const struct pool_front *)p)->pending_count, __ATOMIC_RELAXED) != 0;
+}
 /* Asks for pending blocks' events and takes back those that passed. Cheap where nothing is pending. */
 void oci_pool_collect(struct pool *p);
 

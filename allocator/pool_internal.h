@@ -38,6 +38,7 @@ struct waiting {
 #define POOL_WORDS 400u          /* of a driver's error that are kept */
 
 struct pool {
+  struct pool_front front;
   pthread_mutex_t lock;
   struct suballoc sub;
   struct ledger ledger;
@@ -54,9 +55,7 @@ struct pool {
   uint64_t driver_allocs, driver_alloc_failures, driver_frees;
   uint32_t lost_tag;
 
-  /* atomic */
-  uint32_t pending_count;        /* blocks PENDING; read without the lock to see that there is nothing to do */
-  bool latched;
+  bool latched;                  /* atomic */
 
   pthread_mutex_t growing;
   uint64_t arena_min, arena_max; /* under growing */

@@ -125,7 +125,7 @@ static int check_list(const struct pool *p, const struct waiting *w, uint8_t sta
 
 static int check_queues(const struct pool *p, const struct census *c) {
   uint64_t count = 0;
-  if (p->pending_count != c->pending) return bad_pool("pending blocks", p->pending_count, c->pending);
+  if (p->front.pending_count != c->pending) return bad_pool("pending blocks", p->front.pending_count, c->pending);
   if (p->collecting) return POOL_OK;   /* a thread has taken queues out */
   for (const struct pending *q = p->queues; q; q = q->next_queue) {
     const struct pending *last = q;

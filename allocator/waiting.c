@@ -59,7 +59,7 @@ static struct verdict pend(struct pool *p, struct pending *w, uint64_t ptr, unsi
     oci_pool_wait(p, v.index, BLOCK_PENDING);
     w->block = v.index;
     enqueue(p, w);
-    __atomic_add_fetch(&p->pending_count, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&p->front.pending_count, 1, __ATOMIC_RELAXED);
   }
   pool_unlock(p);
   return v;
@@ -161,7 +161,7 @@ static void put_back_and_free(struct pool *p, struct pending *queues, struct pen
     put_queue_back(p, queues);
   }
   for (; done; done = done->next, freed++) oci_pool_unuse(p, done->block);
-  __atomic_sub_fetch(&p->pending_count, freed, __ATOMIC_RELAXED);
+  __atomic_sub_fetch(&p->front.pending_count, freed, __ATOMIC_RELAXED);
   if (!--p->collecting) pthread_cond_broadcast(&p->collected);
   pool_unlock(p);
 }
@@ -175,13 +175,9 @@ static void drop(struct pool *p, struct pending *list) {
   }
 }
 
-bool oci_pool_pending(const struct pool *p) {
-  return __atomic_load_n(&p->pending_count, __ATOMIC_RELAXED) != 0;
-}
-
 void oci_pool_collect(struct pool *p) {
   /* A count that is a moment old only puts the block off to the next time. */
-  if (!__atomic_load_n(&p->pending_count, __ATOMIC_RELAXED)) return;
+  if (!__atomic_load_n(&p->front.pending_count, __ATOMIC_RELAXED)) return;
   struct pending *queues = take_queues(p);
   if (!queues) return;
   struct pending *done = ask_all(p, &queues);
@@ -258,7 +254,7 @@ static bool pend_retired(struct pool *p, struct pending *w, uint64_t ptr) {
   if (w->block) {
     pool_block(p, w->block)->state = BLOCK_PENDING;   /* counted as retired either way */
     enqueue(p, w);
-    __atomic_add_fetch(&p->pending_count, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&p->front.pending_count, 1, __ATOMIC_RELAXED);
   }
   pool_unlock(p);
   return w->block != 0;
