@@ -1,18 +1,30 @@
 /* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
 #include "config.h"
 
 #include "tools/baseline.h"
 
 #include <stdlib.h>
 
-/* A power of two of buckets, at least two a key: its logarithm. */
+/* A power of two of buckets, at least one a key: its logarithm. */
 static unsigned bucket_bits(size_t n)
 {
   unsigned bits = 1;
 
-  while ((size_t)1 << bits < 2 * n)
+  while ((size_t)1 << bits < n)
     bits++;
   return bits;
+}
+
+/* The kind that spins a little before it sleeps. */
+static void init_mutex(pthread_mutex_t *m)
+{
+  pthread_mutexattr_t kind;
+
+  pthread_mutexattr_init(&kind);
+  pthread_mutexattr_settype(&kind, PTHREAD_MUTEX_ADAPTIVE_NP);
+  pthread_mutex_init(m, &kind);
+  pthread_mutexattr_destroy(&kind);
 }
 
 bool oct_plain_names_make(struct plain_names *p, size_t most)
@@ -21,7 +33,7 @@ bool oct_plain_names_make(struct plain_names *p, size_t most)
 
   *p = (struct plain_names){.shift = 64 - bits};
   pthread_rwlock_init(&p->lock, NULL);
-  pthread_mutex_init(&p->mutex, NULL);
+  init_mutex(&p->mutex);
   p->bucket = calloc((size_t)1 << bits, sizeof(struct plain_name *));
   p->node = calloc(most, sizeof *p->node);
   return p->bucket && p->node;
@@ -35,9 +47,13 @@ void oct_plain_names_add(struct plain_names *p, const char *a, const char *b, ui
 
   if (b)
     hash = base_hash_text(b, b_bytes, true, hash);
+  pthread_rwlock_wrlock(&p->lock);
+  base_write_lock(&p->light_lock);
   *n = (struct plain_name){.next = p->bucket[hash >> p->shift], .hash = hash, .a = a, .b = b, .value = value,
                            .a_bytes = (uint32_t)strlen(a), .b_bytes = (uint32_t)b_bytes};
   p->bucket[hash >> p->shift] = n;
+  base_write_unlock(&p->light_lock);
+  pthread_rwlock_unlock(&p->lock);
 }
 
 void oct_plain_names_free(struct plain_names *p)
@@ -53,24 +69,30 @@ bool oct_plain_map_make(struct plain_map *p, size_t most)
   unsigned bits = bucket_bits(most);
 
   *p = (struct plain_map){.shift = 64 - bits};
-  pthread_mutex_init(&p->mutex, NULL);
+  init_mutex(&p->mutex);
   p->bucket = calloc((size_t)1 << bits, sizeof(struct plain_node *));
-  p->node = calloc(most, sizeof *p->node);
-  return p->bucket && p->node;
+  return p->bucket;
 }
 
-void oct_plain_map_add(struct plain_map *p, uint64_t key, uint64_t value)
+bool oct_plain_map_add(struct plain_map *p, uint64_t key, uint64_t value)
 {
-  struct plain_node *n = &p->node[p->nodes++];
-  uint64_t hash = base_hash_u64(key);
+  struct plain_node *n = malloc(sizeof *n);
+  struct plain_node **at = &p->bucket[base_hash_u64(key) >> p->shift];
 
-  *n = (struct plain_node){p->bucket[hash >> p->shift], key, value};
-  p->bucket[hash >> p->shift] = n;
+  if (!n)
+    return false;
+  *n = (struct plain_node){*at, key, {value, 0}};
+  *at = n;
+  return true;
 }
 
 void oct_plain_map_free(struct plain_map *p)
 {
+  for (size_t i = 0; p->bucket && i < (size_t)1 << (64 - p->shift); i++)
+    for (struct plain_node *n = p->bucket[i], *next; n; n = next) {
+      next = n->next;
+      free(n);
+    }
   pthread_mutex_destroy(&p->mutex);
   free(p->bucket);
-  free(p->node);
 }

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What the library is measured against: the plain design done well, in a header so that it is inlined where it is
- * measured: no call but the lock's and strlen, a hash of a few instructions, nodes in one array, two buckets a key.
+ * measured: no call but the lock's and strlen, a hash of a few instructions, a bucket a key.
  *
- * plain_names: a reader-writer lock over a chained hash on two strings. plain_tags: a mutex over one on a tag.
+ * plain_names: a reader-writer lock over a chained hash on two strings, or a mutex over one on a tag.
  * plain_map:   a mutex over a chained hash on u64.
+ * Each has glibc's lock and a light one (tools/baselock.h): `light` says which is taken.
  * Each is made by one thread and then only read; its owner frees it. Strings stay the caller's.
  */
 #ifndef OCTOOL_BASELINE_H
 #define OCTOOL_BASELINE_H
+
+#include "tools/baselock.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -86,9 +89,12 @@ struct plain_name {
 };
 
 struct plain_names {
-  pthread_rwlock_t lock;
-  pthread_mutex_t mutex;
-  struct plain_name **bucket, *node;
+  struct base_rwlock light_lock;
+  struct base_mutex light_mutex;
+  pthread_rwlock_t lock __attribute__((aligned(128)));
+  pthread_mutex_t mutex __attribute__((aligned(128)));
+  struct plain_name **bucket __attribute__((aligned(128)));
+  struct plain_name *node;
   size_t nodes;
   unsigned shift;
 };
@@ -113,68 +119,94 @@ static inline struct plain_name *plain_names_find(const struct plain_names *p, c
   return NULL;
 }
 
-static inline uint64_t plain_names_get(struct plain_names *p, const char *a, const char *b)
+static inline uint64_t plain_names_value(const struct plain_names *p, const char *a, const char *b)
 {
-  const struct plain_name *n;
+  const struct plain_name *n = plain_names_find(p, a, b);
+
+  return n ? n->value : 0;
+}
+
+static inline uint64_t plain_names_get(struct plain_names *p, bool light, const char *a, const char *b)
+{
   uint64_t value;
 
-  pthread_rwlock_rdlock(&p->lock);
-  n = plain_names_find(p, a, b);
-  value = n ? n->value : 0;
-  pthread_rwlock_unlock(&p->lock);
+  if (light)
+    base_read_lock(&p->light_lock);
+  else
+    pthread_rwlock_rdlock(&p->lock);
+  value = plain_names_value(p, a, b);
+  if (light)
+    base_read_unlock(&p->light_lock);
+  else
+    pthread_rwlock_unlock(&p->lock);
   return value;
 }
 
-static inline uint64_t plain_tags_get(struct plain_names *p, const char *tag)
+static inline void plain_lock(pthread_mutex_t *mutex, struct base_mutex *light_mutex, bool light)
 {
-  const struct plain_name *n;
+  if (light)
+    base_lock(light_mutex);
+  else
+    pthread_mutex_lock(mutex);
+}
+
+static inline void plain_unlock(pthread_mutex_t *mutex, struct base_mutex *light_mutex, bool light)
+{
+  if (light)
+    base_unlock(light_mutex);
+  else
+    pthread_mutex_unlock(mutex);
+}
+
+static inline uint64_t plain_tags_get(struct plain_names *p, bool light, const char *tag)
+{
   uint64_t value;
 
-  pthread_mutex_lock(&p->mutex);
-  n = plain_names_find(p, tag, NULL);
-  value = n ? n->value : 0;
-  pthread_mutex_unlock(&p->mutex);
+  plain_lock(&p->mutex, &p->light_mutex, light);
+  value = plain_names_value(p, tag, NULL);
+  plain_unlock(&p->mutex, &p->light_mutex, light);
   return value;
 }
 
-static inline bool plain_tags_once(struct plain_names *p, const char *tag)
+static inline bool plain_tags_once(struct plain_names *p, bool light, const char *tag)
 {
   struct plain_name *n;
   bool first;
 
-  pthread_mutex_lock(&p->mutex);
+  plain_lock(&p->mutex, &p->light_mutex, light);
   n = plain_names_find(p, tag, NULL);
   first = n && !n->fired;
   if (first)
     n->fired = 1;
-  pthread_mutex_unlock(&p->mutex);
+  plain_unlock(&p->mutex, &p->light_mutex, light);
   return first;
 }
 
-struct plain_node { struct plain_node *next; uint64_t key, value; };
+/* An allocation each, as they come; a pair, as derived values are. */
+struct plain_node { struct plain_node *next; uint64_t key, value[2]; };
 
 struct plain_map {
-  pthread_mutex_t mutex;
-  struct plain_node **bucket, *node;
-  size_t nodes;
+  struct base_mutex light_mutex;
+  pthread_mutex_t mutex __attribute__((aligned(128)));
+  struct plain_node **bucket __attribute__((aligned(128)));
   unsigned shift;
 };
 
 bool oct_plain_map_make(struct plain_map *p, size_t most);
-void oct_plain_map_add(struct plain_map *p, uint64_t key, uint64_t value);
+bool oct_plain_map_add(struct plain_map *p, uint64_t key, uint64_t value);
 void oct_plain_map_free(struct plain_map *p);
 
-static inline uint64_t plain_map_get(struct plain_map *p, uint64_t key)
+static inline uint64_t plain_map_get(struct plain_map *p, bool light, uint64_t key)
 {
   const struct plain_node *n;
   uint64_t value;
 
-  pthread_mutex_lock(&p->mutex);
+  plain_lock(&p->mutex, &p->light_mutex, light);
   n = p->bucket[base_hash_u64(key) >> p->shift];
   while (n && n->key != key)
     n = n->next;
-  value = n ? n->value : 0;
-  pthread_mutex_unlock(&p->mutex);
+  value = n ? n->value[0] : 0;
+  plain_unlock(&p->mutex, &p->light_mutex, light);
   return value;
 }
 

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- An AVL tree by two numbers ---- */
 
@@ -133,7 +134,7 @@ struct piece {
   struct piece *unused;
 };
 
-struct entry { const void *site; uint64_t live_blocks, live_bytes, peak_bytes; };
+struct entry { const oc_site *site; oc_site is; uint64_t live_blocks, live_bytes, peak_bytes; };
 
 enum { ENTRIES = 256 };
 
@@ -142,6 +143,7 @@ struct fit {
   struct knot *by_address, *by_size;
   struct piece *piece, *unused;
   struct entry ledger[ENTRIES];
+  struct entry all;
 };
 
 #define PIECE(k, member) ((struct piece *)(void *)((char *)(k) - offsetof(struct piece, member)))
@@ -208,14 +210,23 @@ void oct_fit_destroy(struct fit *f)
   free(f);
 }
 
-static struct entry *entry_of(struct fit *f, const void *site)
+static bool same_site(const oc_site *a, const oc_site *b)
+{
+  return a->line == b->line && strcmp(a->file, b->file) == 0 && strcmp(a->func, b->func) == 0;
+}
+
+static struct entry *entry_of(struct fit *f, const oc_site *site)
 {
   size_t i = (size_t)((uintptr_t)site / 8 * 0x9E3779B97F4A7C15u >> 56) % ENTRIES;
+  struct entry *e = &f->ledger[i];
 
-  while (f->ledger[i].site != site && f->ledger[i].site)
+  while (e->site && !(e->site == site && same_site(&e->is, site))) {
     i = (i + 1) % ENTRIES;
-  f->ledger[i].site = site;
-  return &f->ledger[i];
+    e = &f->ledger[i];
+  }
+  e->site = site;
+  e->is = *site;
+  return e;
 }
 
 static void count(struct entry *e, uint64_t bytes)
@@ -224,6 +235,12 @@ static void count(struct entry *e, uint64_t bytes)
   e->live_bytes += bytes;
   if (e->live_bytes > e->peak_bytes)
     e->peak_bytes = e->live_bytes;
+}
+
+static void discount(struct entry *e, uint64_t bytes)
+{
+  e->live_blocks--;
+  e->live_bytes -= bytes;
 }
 
 /* Cuts the tail off, which stays free. */
@@ -243,7 +260,7 @@ static void split(struct fit *f, struct piece *p, uint64_t bytes)
   become_free(f, rest);
 }
 
-uint64_t oct_fit_alloc(struct fit *f, uint64_t bytes, const void *site)
+uint64_t oct_fit_alloc(struct fit *f, uint64_t bytes, const oc_site *site)
 {
   uint64_t rounded = (bytes + 255) / 256 * 256, at = 0;
   struct knot *found;
@@ -257,6 +274,7 @@ uint64_t oct_fit_alloc(struct fit *f, uint64_t bytes, const void *site)
     split(f, p, rounded);
     p->entry = entry_of(f, site);
     count(p->entry, rounded);
+    count(&f->all, rounded);
     at = p->at;
   }
   pthread_mutex_unlock(&f->lock);
@@ -277,8 +295,8 @@ static void merge(struct fit *f, struct piece *p)
 
 static void free_piece(struct fit *f, struct piece *p)
 {
-  p->entry->live_blocks--;
-  p->entry->live_bytes -= p->bytes;
+  discount(p->entry, p->bytes);
+  discount(&f->all, p->bytes);
   if (p->behind && p->behind->free) {
     no_longer_free(f, p->behind);
     merge(f, p);

@@ -6,9 +6,8 @@
 #include "tools/benchworld.h"
 #include "tools/clock.h"
 #include "tools/device.h"
+#include "tools/floor.h"
 #include "tools/growth.h"
-#include "tools/order.h"
-#include "tools/race.h"
 
 /* Keys as device addresses are: one behind the other, 256 bytes apart at least. */
 static const uint64_t first_key = UINT64_C(0x7f2000000000), stride = 4352;
@@ -36,7 +35,8 @@ static bool fill(struct derived *d, struct fault *why)
 
     if (st != OC_OK)
       return oct_liboc_fault(why, st, "derived value %zu", i);
-    oct_plain_map_add(&d->plain, key_of(i), i + 1);
+    if (!oct_plain_map_add(&d->plain, key_of(i), i + 1))
+      return oct_fault(why, "no memory for key %zu of the baseline", i);
     oct_lfht_add(d->lfht, key_of(i), i + 1);
     if (d->ck && !oct_ckht_add(d->ck, key_of(i), i + 1))
       return oct_fault(why, "ck_ht took only %zu of %zu keys", i, d->n);
@@ -87,13 +87,21 @@ static void get_ptr(void *arg, struct lap *lap)
   lap->at += LAP;
 }
 
+static inline void either_get(struct derived *d, struct lap *lap, bool light)
+{
+  for (size_t i = 0; i < LAP; i++)
+    oct_use(plain_map_get(&d->plain, light, key_of(oct_order_at(&d->order, lap->at + i))));
+  lap->at += LAP;
+}
+
 static void plain_get(void *arg, struct lap *lap)
 {
-  struct derived *d = arg;
+  either_get(arg, lap, false);
+}
 
-  for (size_t i = 0; i < LAP; i++)
-    oct_use(plain_map_get(&d->plain, key_of(oct_order_at(&d->order, lap->at + i))));
-  lap->at += LAP;
+static void light_get(void *arg, struct lap *lap)
+{
+  either_get(arg, lap, true);
 }
 
 static struct key_walk walk_of(const struct derived *d)
@@ -119,26 +127,23 @@ static void ck_get(void *arg, struct lap *lap)
   lap->at += LAP;
 }
 
-/* The floor's table stays small: it is what no lookup can be faster than. */
 static bool measure(struct bench *b, struct derived *d, const struct hit *h, struct fault *why)
 {
-  static uint64_t table[4096];
-  struct order small;
-  struct floor_table floor;
+  struct floor floor;
   struct racer r[RACERS] = {{.what = h->name, .lap = get_ptr, .arg = d},
-                            {.what = h->against, .lap = plain_get, .arg = d},
+                            {.what = "mutex, chained hash on u64", .lap = plain_get, .arg = d},
+                            {.what = "light mutex, chained hash on u64", .lap = light_get, .arg = d},
                             {.what = "cds_lfht", .lap = lfht_get, .arg = d}};
-  size_t count = 3;
+  size_t count = 4;
   bool ok;
 
-  if (!oct_order_make(&small, sizeof table / sizeof *table, why))
+  if (!oct_floor_make(&floor, d->model, why))
     return false;
-  floor = (struct floor_table){small.at, small.mask, table};
   if (d->ck)
     r[count++] = (struct racer){.what = "ck_ht", .lap = ck_get, .arg = d};
   r[count++] = (struct racer){.what = "floor", .lap = oct_floor_lap, .arg = &floor};
   ok = oct_hit_rows(b, h, r, count, why);
-  oct_order_free(&small);
+  oct_floor_free(&floor);
   return ok;
 }
 
@@ -153,9 +158,8 @@ static bool bench_of(struct bench *b, size_t n, const struct hit *h, struct faul
 
 bool oct_bench_derived(struct bench *b, struct fault *why)
 {
-  static const char plain[] = "mutex, chained hash on u64";
-  static const struct hit some = {"get_ptr of 20,000 keys", plain, {2.5, 12}, {14, 77}, 1};
-  static const struct hit many = {"get_ptr of 300,000 keys", plain, {4, 15}, {63, 260}, 12};
+  static const struct hit some = {"get_ptr of 20,000 keys", {2.5, 12}, {14, 77}, 1, true};
+  static const struct hit many = {"get_ptr of 300,000 keys", {4, 15}, {63, 260}, 12, true};
 
   return bench_of(b, b->quick ? 2000 : 20000, &some, why) && bench_of(b, b->quick ? 5000 : 300000, &many, why);
 }

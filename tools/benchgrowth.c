@@ -149,7 +149,7 @@ static void plain_lap(void *arg, struct lap *lap)
   struct models *m = arg;
 
   for (size_t i = 0; i < LAP; i++)
-    oct_use(plain_names_get(&m->plain, "gemm", "bf16_to_fp8"));
+    oct_use(plain_names_get(&m->plain, false, "gemm", "bf16_to_fp8"));
   lap->at += LAP;
 }
 

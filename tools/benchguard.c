@@ -4,7 +4,8 @@
 
 #include <urcu/urcu-bp.h>
 
-#include "tools/race.h"
+#include "tools/benchworld.h"
+#include "tools/floor.h"
 
 static void ours(void *arg, struct lap *lap)
 {
@@ -26,16 +27,26 @@ static void theirs(void *arg, struct lap *lap)
   lap->at += LAP;
 }
 
-/* 11.3 ns over a floor of 2.2. */
+static bool measure(struct bench *b, const oc_model *m, struct fault *why)
+{
+  static const struct hit guard = {"guard enter + leave", {2, 2}, {11.3, 11.3}, 1, false};
+  struct floor floor;
+  const struct racer r[] = {{.what = "guard", .lap = ours, .bare = true},
+                            {.what = "liburcu-bp's pair, out of line", .lap = theirs, .bare = true},
+                            {.what = "floor", .lap = oct_floor_lap, .arg = &floor, .bare = true}};
+  bool ok = oct_floor_make(&floor, m, why) && oct_hit_rows(b, &guard, r, 3, why);
+
+  oct_floor_free(&floor);
+  return ok;
+}
+
 bool oct_bench_guard(struct bench *b, struct fault *why)
 {
-  static const struct hit guard = {"guard enter + leave", "liburcu-bp's pair, out of line", {2, 2}, {11.3, 11.3}, 1};
-  static uint64_t table[1];
-  static const uint32_t order[1];
-  struct floor_table floor = {order, 0, table};
-  const struct racer r[] = {{.what = "guard", .lap = ours, .bare = true},
-                            {.what = "liburcu-bp", .lap = theirs, .bare = true},
-                            {.what = "floor", .lap = oct_floor_lap, .arg = &floor, .bare = true}};
+  struct void_device d;
+  oc_model *m = NULL;
+  bool ok = oct_void_open(&d, why) && oct_void_model(&d, 0, &m, why) && measure(b, m, why);
 
-  return oct_hit_rows(b, &guard, r, 3, why);
+  if (m)
+    (void)!oc_model_destroy(m);
+  return d.backend ? oct_void_close(&d, ok ? why : &(struct fault){""}) && ok : ok;
 }

@@ -5,8 +5,8 @@
 #include "tools/baseline_tree.h"
 #include "tools/benchworld.h"
 #include "tools/device.h"
+#include "tools/floor.h"
 #include "tools/growth.h"
-#include "tools/race.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -25,6 +25,7 @@ struct churn {
   struct fit *fit;
   uint64_t *ours, *theirs;       /* [live] */
   size_t failures;
+  struct floor floor;
 };
 
 static const oc_site sites[SITES] = {
@@ -61,7 +62,8 @@ static bool open_churn(struct churn *c, size_t live, uint64_t most, struct fault
   c->fit = oct_fit_make(c->arenas, arena, live);
   if (!c->size || !c->victim || !c->ours || !c->theirs || !c->fit)
     return oct_fault(why, "no memory for %zu blocks", live);
-  if (!oct_void_open(&c->device, why) || !oct_void_model(&c->device, c->arenas * arena, &c->model, why))
+  if (!oct_void_open(&c->device, why) || !oct_void_model(&c->device, c->arenas * arena, &c->model, why) ||
+      !oct_floor_make(&c->floor, c->model, why))
     return false;
   c->pool = oc_model_pool(c->model);
   draw(c);
@@ -81,6 +83,7 @@ static void close_churn(struct churn *c)
     oct_void_close(&c->device, &ignored);
   if (c->fit)
     oct_fit_destroy(c->fit);
+  oct_floor_free(&c->floor);
   free(c->size);
   free(c->victim);
   free(c->ours);
@@ -116,12 +119,9 @@ static void fit_lap(void *arg, struct lap *lap)
 
 static bool race(const struct bench *b, struct churn *c, struct times t[3], struct fault *why)
 {
-  static uint64_t table[1];
-  static const uint32_t order[1];
-  struct floor_table floor = {order, 0, table};
   const struct racer r[] = {{.what = "pool", .lap = pool_lap, .arg = c, .threads = 1},
                             {.what = "best fit over balanced trees", .lap = fit_lap, .arg = c, .threads = 1},
-                            {.what = "floor", .lap = oct_floor_lap, .arg = &floor, .threads = 1}};
+                            {.what = "floor", .lap = oct_floor_lap, .arg = &c->floor, .threads = 1}};
 
   if (!oct_race(b, r, 3, 1, t, why))
     return false;

@@ -124,7 +124,11 @@ static void print_row(const struct row *r)
   print_budget(r);
   printf("\n%-40s against %s", "", r->against);
   if (r->floors > 0)
-    printf(" (%.1f floors, fair up to %.1f)", r->floors, r->floors_most);
+    printf(" (%.1f floors", r->floors);
+  if (r->floors_most > 0)
+    printf(", fair up to %.1f", r->floors_most);
+  if (r->floors > 0)
+    printf(")");
   for (size_t i = 0; i < r->others; i++)
     printf("; %s %.2f", r->other[i].what, r->other[i].value);
   printf("\n");
@@ -183,7 +187,8 @@ static json_t *row_json(const struct row *r)
 
   if (o && r->floors > 0) {
     json_object_set_new(o, "baseline_in_floors", json_real(r->floors));
-    json_object_set_new(o, "fair_up_to", json_real(r->floors_most));
+    if (r->floors_most > 0)
+      json_object_set_new(o, "fair_up_to", json_real(r->floors_most));
   }
   return o;
 }

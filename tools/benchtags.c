@@ -5,8 +5,7 @@
 #include "tools/baseline.h"
 #include "tools/benchworld.h"
 #include "tools/device.h"
-#include "tools/order.h"
-#include "tools/race.h"
+#include "tools/floor.h"
 
 #include <stdio.h>
 
@@ -21,7 +20,7 @@ struct tags {
   oc_stream stream;
   struct plain_names plain;
   struct order order;
-  uint64_t table[TAGS];
+  struct floor floor;
 };
 
 static const char *const purposes[] = {"attention output", "gemm workspace", "moe routing", "logits"};
@@ -35,7 +34,7 @@ static bool make_tag(struct tags *t, size_t i, struct fault *why)
   snprintf(t->asked[i], sizeof t->asked[i], "%s", t->text[i]);
   t->key[i] = (oc_tag_key)OC_TAG_KEY(t->text[i]);
   oct_plain_names_add(&t->plain, t->text[i], NULL, i + 1);
-  (void)plain_tags_once(&t->plain, t->text[i]);
+  (void)plain_tags_once(&t->plain, false, t->text[i]);
   (void)oc_opcache_once_k(t->cache, &t->key[i]);
   (void)oc_opcache_first_shape_k(t->cache, &t->key[i], 16, 4096, 4096);
   st = oc_opcache_scratch_k(t->cache, &t->key[i], 65536, &unused);
@@ -50,7 +49,7 @@ static bool open_tags(struct tags *t, struct fault *why)
   if (!oct_plain_names_make(&t->plain, TAGS))
     return oct_fault(why, "no memory for the baseline of %d tags", TAGS);
   if (!oct_order_make(&t->order, TAGS, why) || !oct_void_open(&t->device, why) ||
-      !oct_void_model(&t->device, 0, &t->model, why))
+      !oct_void_model(&t->device, 0, &t->model, why) || !oct_floor_make(&t->floor, t->model, why))
     return false;
   t->cache = oc_model_opcache(t->model);
   for (size_t i = 0; i < TAGS; i++)
@@ -69,6 +68,7 @@ static void close_tags(struct tags *t)
     oct_void_close(&t->device, &ignored);
   oct_plain_names_free(&t->plain);
   oct_order_free(&t->order);
+  oct_floor_free(&t->floor);
 }
 
 /* ---- Laps ---- */
@@ -108,39 +108,56 @@ static void once(void *arg, struct lap *lap)
   lap->at += LAP;
 }
 
+static inline void either_scratch(struct tags *t, struct lap *lap, bool light)
+{
+  for (size_t i = 0; i < LAP; i++)
+    oct_use(plain_tags_get(&t->plain, light, t->asked[oct_order_at(&t->order, lap->at + i)]));
+  lap->at += LAP;
+}
+
 static void plain_scratch(void *arg, struct lap *lap)
 {
-  struct tags *t = arg;
+  either_scratch(arg, lap, false);
+}
 
+static void light_scratch(void *arg, struct lap *lap)
+{
+  either_scratch(arg, lap, true);
+}
+
+static inline void either_once(struct tags *t, struct lap *lap, bool light)
+{
   for (size_t i = 0; i < LAP; i++)
-    oct_use(plain_tags_get(&t->plain, t->asked[oct_order_at(&t->order, lap->at + i)]));
+    oct_use(plain_tags_once(&t->plain, light, t->asked[oct_order_at(&t->order, lap->at + i)]));
   lap->at += LAP;
 }
 
 static void plain_once(void *arg, struct lap *lap)
 {
-  struct tags *t = arg;
+  either_once(arg, lap, false);
+}
 
-  for (size_t i = 0; i < LAP; i++)
-    oct_use(plain_tags_once(&t->plain, t->asked[oct_order_at(&t->order, lap->at + i)]));
-  lap->at += LAP;
+static void light_once(void *arg, struct lap *lap)
+{
+  either_once(arg, lap, true);
 }
 
 static bool measure(struct bench *b, struct tags *t, struct fault *why)
 {
-  static const char plain[] = "mutex, chained hash on the tag";
-  static const struct hit of_scratch = {"scratch_k", plain, {5, 20}, {30, 73}, 1};
-  static const struct hit of_once = {"once_k", plain, {5, 20}, {30, 73}, 1};
-  struct floor_table floor = {t->order.at, t->order.mask, t->table};
+  static const char plain[] = "mutex, chained hash on the tag", light[] = "light mutex, chained hash on the tag";
+  static const struct hit of_scratch = {"scratch_k", {5, 20}, {0, 0}, 1, true};
+  static const struct hit of_once = {"once_k", {5, 20}, {0, 0}, 1, true};
   const struct racer scratch_race[] = {{.what = "scratch_k", .lap = scratch, .arg = t},
                                        {.what = plain, .lap = plain_scratch, .arg = t},
+                                       {.what = light, .lap = light_scratch, .arg = t},
                                        {.what = "scratch_on_k", .lap = scratch_on, .arg = t},
-                                       {.what = "floor", .lap = oct_floor_lap, .arg = &floor}};
+                                       {.what = "floor", .lap = oct_floor_lap, .arg = &t->floor}};
   const struct racer once_race[] = {{.what = "once_k", .lap = once, .arg = t},
                                     {.what = plain, .lap = plain_once, .arg = t},
-                                    {.what = "floor", .lap = oct_floor_lap, .arg = &floor}};
+                                    {.what = light, .lap = light_once, .arg = t},
+                                    {.what = "floor", .lap = oct_floor_lap, .arg = &t->floor}};
 
-  return oct_hit_rows(b, &of_scratch, scratch_race, 4, why) && oct_hit_rows(b, &of_once, once_race, 3, why);
+  return oct_hit_rows(b, &of_scratch, scratch_race, 5, why) && oct_hit_rows(b, &of_once, once_race, 4, why);
 }
 
 bool oct_bench_tags(struct bench *b, struct fault *why)

@@ -1,29 +1,25 @@
 /* SPDX-License-Identifier: MIT */
-/* The call goes through a pointer in memory, which is what a call into a shared library comes to. */
 #include "config.h"
 
-#include "tools/race.h"
+#include "tools/floor.h"
 
-struct floor_key { uint32_t id; };
-
-static __attribute__((noinline)) oc_status load(const uint64_t *table, const struct floor_key *key, uint64_t *out)
+bool oct_floor_make(struct floor *f, const oc_model *m, struct fault *why)
 {
-  *out = __atomic_load_n(&table[__atomic_load_n(&key->id, __ATOMIC_RELAXED)], __ATOMIC_ACQUIRE);
-  return OC_OK;
+  for (size_t i = 0; i < FLOOR_ENTRIES; i++)
+    f->table[i] = m;
+  return oct_order_make(&f->order, FLOOR_ENTRIES, why);
 }
 
-static oc_status (*volatile call)(const uint64_t *table, const struct floor_key *key, uint64_t *out) = load;
-
-void oct_floor_lap(void *arg, struct lap *lap)
+void oct_floor_free(struct floor *f)
 {
-  const struct floor_table *f = arg;
+  oct_order_free(&f->order);
+}
 
-  for (size_t i = 0; i < LAP; i++) {
-    struct floor_key key = {f->order[(lap->at + i) & f->mask]};
-    uint64_t value = 0;
+void oct_floor_lap(void *floor, struct lap *lap)
+{
+  const struct floor *f = floor;
 
-    (void)call(f->table, &key, &value);
-    oct_use(value);
-  }
+  for (size_t i = 0; i < LAP; i++)
+    oct_use(oc_model_generation(f->table[oct_order_at(&f->order, lap->at + i)]));
   lap->at += LAP;
 }

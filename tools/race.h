@@ -12,7 +12,7 @@
 #include "tools/bench.h"
 
 /* Operations between two looks at the clock. */
-enum { LAP = 1024, RACERS = 6, ROUNDS_MOST = 201, RACE_THREADS = 64 };
+enum { LAP = 1024, RACERS = 8, ROUNDS_MOST = 201, RACE_THREADS = 64 };
 
 struct lap { unsigned thread; uint64_t at; };
 
@@ -35,13 +35,14 @@ void oct_row_race(struct row *row, const struct racer *r, const struct times *ti
                   double budget);
 
 /* Its baseline must be a fair opponent: over the floor of the same run at most half as much again as known_ns is over
-   2.2 ns. Else the row fails. */
+   2.2 ns. Else the row fails. 0: nothing is known of it. */
 void oct_row_floor(struct row *row, double floor_ns, double known_ns);
 
 /* One kind of hit: on 1 and on 2 threads, beside a baseline that is known to take baseline_ns. warm: what goes before
    a window, to bring tables into the caches, in quarters of one; 0 is 1. */
-struct hit { const char *name, *against; double budget[2], baseline_ns[2]; unsigned warm; };
-/* Its three rows: 1 thread, 2 threads, 2 against 1. r: the library, the baseline, others, the floor. */
+struct hit { const char *name; double budget[2], baseline_ns[2]; unsigned warm; bool light; };
+/* Its three rows: 1 thread, 2 threads, 2 against 1. r: the library, the baseline, where h->light says so the same with a light
+   lock (which takes its place where it is no fair opponent), others, the floor. */
 bool oct_hit_rows(struct bench *b, const struct hit *h, const struct racer *r, size_t count, struct fault *why);
 /* Sets the median of what was timed elsewhere. */
 void oct_times_close(struct times *t, unsigned rounds);
@@ -65,9 +66,5 @@ static inline uint64_t oct_random(uint64_t *state)
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
   return x ^ (x >> 31);
 }
-
-/* The floor under every lookup: an indexed load through a call, by the id in a key and into a variable of the caller's. */
-struct floor_table { const uint32_t *order; size_t mask; uint64_t *table; };
-void oct_floor_lap(void *arg, struct lap *lap);
 
 #endif
