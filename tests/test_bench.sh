@@ -1,0 +1,92 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# octool bench works: every row is there with its budget, baseline and verdict, the pictures are drawn, wrong usage is said.
+# Not its times: make bench measures those. Closes on Check's line of counts.
+set -u
+
+: "${top_builddir:?}"   # from make check
+octool=$top_builddir/tools/octool
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+checks=0
+failures=0
+
+ok() {
+  checks=$((checks + 1))
+}
+
+fail() {
+  checks=$((checks + 1))
+  failures=$((failures + 1))
+  echo "FAIL: $*"
+}
+
+# run STATUS ARGUMENT...
+run() {
+  local want=$1 got
+  shift
+  timeout 300 "$octool" bench "$@" >out 2>err </dev/null
+  got=$?
+  if [ "$got" -eq "$want" ]; then ok; else fail "octool bench $*: exit status $got, not $want: $(cat err)"; fi
+}
+
+says() {
+  if grep -qF -- "$1" err; then ok; else fail "standard error lacks: $1"; fi
+}
+
+run 0 --help
+run 2 nothing
+says "'nothing' is no part of the bench"
+run 2 --rounds 4
+says "--rounds"
+run 2 --frob
+run 1 --quick guard --json /nonexistent/out
+says "/nonexistent/out"
+run 1 --quick layout --svg /nonexistent
+says "/nonexistent"
+
+mkdir pictures
+run 0 --quick --json all.json --svg pictures
+if [ -s err ]; then fail "standard error is not empty: $(cat err)"; else ok; fi
+if grep -q "budgets met (quick" out; then ok; else fail "no summary: $(tail -n 1 out)"; fi
+if python3 - all.json pictures >py 2>&1 <<'PY'
+import json, os, sys, xml.dom.minidom
+d = json.load(open(sys.argv[1]))
+assert d["machine"] and d["quick"] is True
+names = [r["name"] for r in d["rows"]]
+assert len(set(names)) == len(names), names
+hits = ["kernel_k", "kernel by strings", "scratch_k", "once_k", "get_ptr of 20,000 keys", "get_ptr of 300,000 keys",
+        "guard enter + leave"]
+want = [h + t for h in hits for t in (", 1 thread", ", 2 threads", ", 2 threads against 1")]
+want += ["p99.9 of 64 hits in a guard, models swapped", "pool free + alloc, 2,000 live blocks",
+         "arena bytes, exl3-moe-512e, reserved", "arena bytes, exl3-moe-512e, on demand",
+         "host metadata a live block, exl3-moe-512e"]
+missing = [w for w in want if w not in names]
+assert not missing, missing
+assert any(n.startswith("driver frees, teardown of") for n in names) and any(n.startswith("teardown of") for n in names)
+for r in d["rows"]:
+    assert set(r) >= {"name", "value", "unit", "baseline", "ratio", "budget", "met"}, r
+    assert r["value"] > 0 and r["ratio"] > 0 and r["budget"] > 0 and isinstance(r["met"], bool), r
+    within = r["ratio"] >= r["budget"] if r["sense"] == "at least" else r["ratio"] <= r["budget"]
+    fair = r.get("baseline_in_floors", 0) <= r.get("fair_up_to", 1e9)
+    assert r["met"] == (within and fair), r
+frees = next(r for r in d["rows"] if r["name"].startswith("driver frees"))
+assert frees["met"], frees
+assert len(d["curves"]) >= 8 and all(c["points"] for c in d["curves"])
+pictures = os.listdir(sys.argv[2])
+assert len(pictures) == len(d["curves"]), pictures
+for p in pictures:
+    xml.dom.minidom.parse(os.path.join(sys.argv[2], p))
+PY
+then ok; else fail "the document or the pictures: $(cat py)"; fi
+
+run 0 --quick guard --json -
+if python3 -c 'import json; d = json.load(open("out")); assert len(d["rows"]) == 3' 2>py; then
+  ok
+else
+  fail "--json - is no document: $(tail -n 1 py)"
+fi
+
+echo "$((100 * (checks - failures) / checks))%: Checks: $checks, Failures: $failures, Errors: 0"
+exit $((failures > 0))
