@@ -97,6 +97,9 @@ static inline void pages_remove(struct pages *p, struct leaves *l, const struct 
 static inline uint32_t pages_find(struct pages *p, struct leaves *l, const struct slab *s, uint32_t off) {
   uint32_t index = p->entry[off >> PAGE_SHIFT];
   if (index & PAGE_LEAF || slab_at(s, index)->off > off || !index) return oci_pages_search(p, l, s, off);
+  /* It or the next, mostly: which of the two is a toss, so that the choice is no jump. */
+  const struct block *b = slab_at(s, index);
+  index = either(off - b->off < b->units, index, b->next);
   for (uint32_t steps = 0; steps < PAGE_CROWDED; steps++) {
     if (off - slab_at(s, index)->off < slab_at(s, index)->units) return index;
     index = slab_at(s, index)->next;
