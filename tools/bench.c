@@ -68,6 +68,7 @@ static bool bench(struct bench *b, const struct options *o, struct fault *why)
 {
   struct output out;
 
+  (void)oct_machine();   /* before the load is the bench's own */
   if (!oct_output_open(&out, o->json, why))
     return false;
   if (!measure(b, o, why) || (o->svg && !oct_bench_draw(b, o->svg, why))) {

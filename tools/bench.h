@@ -69,7 +69,7 @@ void oct_row_judge(struct row *r, double value, double baseline, enum sense sens
 void oct_row_other(struct row *r, const char *what, double value);
 struct curve *oct_bench_curve(struct bench *b, const char *title, const char *x, const char *unit);
 
-/* One line on the processor, its cores and load, the kernel, the compilers. */
+/* One line on the processor, its cores, the kernel, the compiler, and the load when it was first asked. */
 const char *oct_machine(void);
 void oct_bench_print(const struct bench *b);
 json_t *oct_bench_json(const struct bench *b);

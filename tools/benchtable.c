@@ -83,6 +83,8 @@ const char *oct_machine(void)
   double load = 0;
   struct human h;
 
+  if (text[0])
+    return text;
   processor(cpu, sizeof cpu);
   if (uname(&u) != 0)
     snprintf(u.release, sizeof u.release, "?");

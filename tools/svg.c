@@ -122,14 +122,19 @@ static void tail(FILE *f, const struct curve *c)
 }
 
 /* "get_ptr by derived keys" -> FOLDER/get_ptr-by-derived-keys.svg */
-static void file_name(char *out, size_t n, const char *folder, const char *title)
+static bool file_name(char *out, size_t n, const char *folder, const char *title)
 {
-  size_t at;
+  size_t to = (size_t)snprintf(out, n, "%s/", folder);
 
-  snprintf(out, n, "%s/%s.svg", folder, title);
-  for (at = strlen(folder) + 1; at < strlen(out); at++)
-    if (strchr(" ,", out[at]))
-      out[at] = '-';
+  if (to >= n)
+    return false;
+
+  for (const char *from = title; *from && to + sizeof ".svg" < n; from++)
+    if (!strchr(" ,+", *from))
+      out[to++] = *from;
+    else if (out[to - 1] != '-')
+      out[to++] = '-';
+  return snprintf(out + to, n - to, ".svg") < (int)(n - to);
 }
 
 static bool draw(const struct curve *c, const char *folder, struct fault *why)
@@ -138,7 +143,8 @@ static bool draw(const struct curve *c, const char *folder, struct fault *why)
   FILE *f;
   bool written;
 
-  file_name(path, sizeof path, folder, c->title);
+  if (!file_name(path, sizeof path, folder, c->title))
+    return oct_fault(why, "%.200s...: the name is too long", folder);
   f = fopen(path, "we");
   if (!f)
     return oct_fault(why, "%s: %s", path, strerror(errno));
