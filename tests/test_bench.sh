@@ -43,10 +43,12 @@ says "--rounds"
 run 2 --frob
 run 1 --quick guard --json /nonexistent/out
 says "/nonexistent/out"
-run 1 --quick layout --svg /nonexistent
-says "/nonexistent"
+# Said before anything is measured: a file, and a folder in none.
+run 1 layout --svg err
+says "err: no folder that can be written: Not a directory"
+run 1 layout --svg /nonexistent/pictures
+says "/nonexistent/pictures"
 
-mkdir pictures
 run 0 --quick --json all.json --svg pictures
 if [ -s err ]; then fail "standard error is not empty: $(cat err)"; else ok; fi
 if grep -q "budgets met (quick" out; then ok; else fail "no summary: $(tail -n 1 out)"; fi

@@ -9,10 +9,14 @@
 #include "tools/output.h"
 #include "tools/race.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static const char help[] =
   "usage: octool bench [--rounds N] [--json OUT] [--svg DIR] [--quick] [NAME...]\n"
@@ -23,7 +27,7 @@ static const char help[] =
   "  NAME         kernels, tags, derived, guard, swap, pool, layout, teardown, growth; all of them without one\n"
   "  --rounds N   rounds that each median is of, 5 to 201 (default: 41)\n"
   "  --json OUT   the table as JSON; - is standard output, alone then\n"
-  "  --svg DIR    draws each curve into that folder\n"
+  "  --svg DIR    draws each curve into that folder, which is made if it is not there\n"
   "  --quick      little of everything, to see that it works: the figures mean nothing\n";
 
 static const struct part { const char *name; bool (*measure)(struct bench *b, struct fault *why); } parts[] = {
@@ -64,20 +68,34 @@ static bool measure(struct bench *b, const struct options *o, struct fault *why)
   return true;
 }
 
+/* Said before the minutes of measuring, not after them. */
+static bool folder_ready(const char *folder, struct fault *why)
+{
+  int fd;
+
+  if (mkdir(folder, 0777) != 0 && errno != EEXIST)
+    return oct_fault(why, "%s: cannot be made: %s", folder, strerror(errno));
+  fd = open(folder, O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0 || close(fd) != 0 || access(folder, W_OK | X_OK) != 0)
+    return oct_fault(why, "%s: no folder that can be written: %s", folder, strerror(errno));
+  return true;
+}
+
 static bool bench(struct bench *b, const struct options *o, struct fault *why)
 {
   struct output out;
 
   (void)oct_machine();   /* before the load is the bench's own */
-  if (!oct_output_open(&out, o->json, why))
+  if ((o->svg && !folder_ready(o->svg, why)) || !oct_output_open(&out, o->json, why))
     return false;
-  if (!measure(b, o, why) || (o->svg && !oct_bench_draw(b, o->svg, why))) {
+  if (!measure(b, o, why)) {
     oct_output_abandon(&out);
     return false;
   }
   if (!oct_output_is_stdout(&out))
     oct_bench_print(b);
-  return oct_output_write(&out, out.file ? oct_bench_json(b) : NULL, why) && oct_flush_stdout(why);
+  return oct_output_write(&out, out.file ? oct_bench_json(b) : NULL, why) && oct_flush_stdout(why) &&
+         (!o->svg || oct_bench_draw(b, o->svg, why));
 }
 
 static void quicken(struct bench *b)
