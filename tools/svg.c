@@ -44,13 +44,23 @@ static void head(FILE *f, const struct curve *c)
           WIDTH, HEIGHT, LEFT, c->title, c->unit);
 }
 
+/* 1,000,000 -> "1M"; marks of an axis are round. */
+static void mark(FILE *f, double x)
+{
+  const char *unit = x >= 1e9 ? "G" : x >= 1e6 ? "M" : x >= 1e3 ? "k" : "";
+
+  fprintf(f, "%g%s</text>\n", x / (x >= 1e9 ? 1e9 : x >= 1e6 ? 1e6 : x >= 1e3 ? 1e3 : 1), unit);
+}
+
 static void y_grid(FILE *f, const struct axis *y)
 {
-  for (double at = y->low; at <= y->high * 1.001; at *= 10)
+  for (double at = y->low; at <= y->high * 1.001; at *= 10) {
     fprintf(f,
             "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>"
-            "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n",
-            LEFT, WIDTH - RIGHT, place(y, at), place(y, at), LEFT - 8, place(y, at) + 4, at);
+            "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">",
+            LEFT, WIDTH - RIGHT, place(y, at), place(y, at), LEFT - 8, place(y, at) + 4);
+    mark(f, at);
+  }
 }
 
 static void x_label(FILE *f, double at, const char *name, double number)
@@ -59,7 +69,7 @@ static void x_label(FILE *f, double at, const char *name, double number)
   if (name)
     fprintf(f, "%s</text>\n", name);
   else
-    fprintf(f, "%g</text>\n", number);
+    mark(f, number);
 }
 
 static void line(FILE *f, const struct curve *c, size_t l, const double *x, const struct axis *y)
