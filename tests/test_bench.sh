@@ -4,35 +4,15 @@
 # Not its times: make bench measures those. Closes on Check's line of counts.
 set -u
 
-: "${top_builddir:?}"   # from make check
+# shellcheck source=tests/checks.sh
+. "$(dirname "$0")/checks.sh"
 octool=$top_builddir/tools/octool
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-checks=0
-failures=0
 
-ok() {
-  checks=$((checks + 1))
-}
-
-fail() {
-  checks=$((checks + 1))
-  failures=$((failures + 1))
-  echo "FAIL: $*"
-}
-
-# run STATUS ARGUMENT...
+# run STATUS ARGUMENT...: octool bench.
 run() {
-  local want=$1 got
+  local want=$1
   shift
-  timeout 300 "$octool" bench "$@" >out 2>err </dev/null
-  got=$?
-  if [ "$got" -eq "$want" ]; then ok; else fail "octool bench $*: exit status $got, not $want: $(cat err)"; fi
-}
-
-says() {
-  if grep -qF -- "$1" err; then ok; else fail "standard error lacks: $1"; fi
+  runs "$want" "$octool" bench "$@"
 }
 
 run 0 --help
@@ -50,7 +30,7 @@ run 1 layout --svg /nonexistent/pictures
 says "/nonexistent/pictures"
 
 run 0 --quick --json all.json --svg pictures
-if [ -s err ]; then fail "standard error is not empty: $(cat err)"; else ok; fi
+silent
 if grep -q "budgets met (quick" out; then ok; else fail "no summary: $(tail -n 1 out)"; fi
 if python3 - all.json pictures >py 2>&1 <<'PY'
 import json, os, sys, xml.dom.minidom
@@ -90,5 +70,4 @@ else
   fail "--json - is no document: $(tail -n 1 py)"
 fi
 
-echo "$((100 * (checks - failures) / checks))%: Checks: $checks, Failures: $failures, Errors: 0"
-exit $((failures > 0))
+finish

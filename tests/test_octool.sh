@@ -4,52 +4,15 @@
 # stale launches bite when a fault is put in; that Ctrl-C ends with a clean teardown. Closes on Check's line of counts.
 set -u
 
-: "${top_builddir:?}"   # from make check
+# shellcheck source=tests/checks.sh
+. "$(dirname "$0")/checks.sh"
 octool=$top_builddir/tools/octool
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-checks=0
-failures=0
 
-ok() {
-  checks=$((checks + 1))
-}
-
-fail() {
-  checks=$((checks + 1))
-  failures=$((failures + 1))
-  echo "FAIL: $*"
-  sed 's/^/  stdout: /' out
-  sed 's/^/  stderr: /' err
-}
-
-# run STATUS ARGUMENT...: octool, its outputs in out and err.
+# run STATUS ARGUMENT...: octool.
 run() {
-  local want=$1 got
+  local want=$1
   shift
-  timeout 300 "$octool" "$@" >out 2>err </dev/null
-  got=$?
-  if [ "$got" -eq "$want" ]; then ok; else fail "octool $*: exit status $got, not $want"; fi
-}
-
-# says WORDS: standard error has them.
-says() {
-  if grep -qF -- "$1" err; then ok; else fail "standard error lacks: $1"; fi
-}
-
-silent() {
-  if [ ! -s err ]; then ok; else fail "standard error is not empty"; fi
-}
-
-# json FILE EXPRESSION: holds of the document d.
-json() {
-  if python3 -c '
-import json, sys
-d = json.load(open(sys.argv[1]))
-if not eval(sys.argv[2]):
-    print({k: v for k, v in d.items() if k != "teardown_report"})
-    sys.exit(1)' "$1" "$2" >py 2>&1; then ok; else fail "$2: $(cat py)"; fi
+  runs "$want" "$octool" "$@"
 }
 
 # ---- help and usage ----
@@ -340,5 +303,4 @@ EOF
 # shellcheck disable=SC2181
 if [ $? -eq 0 ]; then ok; else fail "no progress bar on a terminal"; fi
 
-echo "$((checks > 0 ? 100 * (checks - failures) / checks : 0))%: Checks: $checks, Failures: $failures, Errors: 0"
-[ "$failures" -eq 0 ]
+finish

@@ -4,35 +4,17 @@
 # becomes, and what it says where no driver is. Closes on Check's line of counts.
 set -u
 
-: "${top_builddir:?}"   # from make check
+# shellcheck source=tests/checks.sh
+. "$(dirname "$0")/checks.sh"
 octool=$top_builddir/tools/octool
 driver=$top_builddir/tests/simcuda
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-checks=0
-failures=0
 
-ok() {
-  checks=$((checks + 1))
-}
-
-fail() {
-  checks=$((checks + 1))
-  failures=$((failures + 1))
-  echo "FAIL: $*"
-  sed 's/^/  stdout: /' out
-  sed 's/^/  stderr: /' err
-}
-
-# run STATUS ARGUMENT...: octool run, its outputs in out and err.
+# run STATUS ARGUMENT...: octool run.
 run() {
-  local want=$1 got
+  local want=$1
   shift
   rm -f d.json
-  timeout 300 "$octool" run "$@" >out 2>err </dev/null
-  got=$?
-  if [ "$got" -eq "$want" ]; then ok; else fail "octool run $*: exit status $got, not $want"; fi
+  runs "$want" "$octool" run "$@"
 }
 
 # cuda STATUS ARGUMENT...: the same over the simulated driver.
@@ -42,31 +24,20 @@ cuda() {
   LD_LIBRARY_PATH=$driver/.libs SIMCUDA_KERNELS=$driver/.libs/kernels.so run "$status" --backend cuda --json d.json "$@"
 }
 
-says() {
-  if grep -qF -- "$1" err; then ok; else fail "standard error lacks: $1"; fi
-}
-
-json() {
-  if python3 -c '
-import json, sys
-d = json.load(open("d.json"))
-sys.exit(not eval(sys.argv[1]))' "$1" 2>py; then ok; else fail "$1: $(cat py)"; fi
-}
-
 "$octool" sample one.safetensors --params 300000 >out 2>err || fail "octool sample"
 clean='(d["verify_failures"] == d["product_failures"] == d["stale_launches"] == d["blocks_swept"] == d["bytes_leaked"] ==
   d["device_growth_bytes"] == 0 and d["driver_allocs"] == d["driver_frees"] > 0 and d["teardown_status"] == "OC_OK")'
 
 cuda 0 --seconds 0.5 --swap 20 one.safetensors
-json "$clean"
+json d.json "$clean"
 if [ ! -s err ]; then ok; else fail "standard error is not empty"; fi
-json 'd["backend"] == "cuda" and d["swaps"] == 20 and d["derived_built"] == d["derived_verified"] > 0'
-json 'd["products_checked"] >= d["derived_built"] and not d["device_counts"]'
+json d.json 'd["backend"] == "cuda" and d["swaps"] == 20 and d["derived_built"] == d["derived_verified"] > 0'
+json d.json 'd["products_checked"] >= d["derived_built"] and not d["device_counts"]'
 # With a driver that hands the same addresses and handles out again, charges by chunks, and cannot do managed memory.
 SIMCUDA_RECYCLE=1 SIMCUDA_CHUNKS=1 SIMCUDA_POISON=1 SIMCUDA_MANAGED=no cuda 0 --seconds 0.5 --swap 5 --threads 4 one.safetensors
-json "$clean"
+json d.json "$clean"
 cuda 0 --seconds 0 --swap 2 --derive nvfp4-from-fp8 one.safetensors
-json "$clean"
+json d.json "$clean"
 
 # Faults put in are seen by the same means.
 cuda 1 --seconds 0 --inject bitflip one.safetensors
@@ -74,7 +45,7 @@ says "1 verifications failed"
 cuda 1 --seconds 0 --inject orphan one.safetensors
 says "blocks belonged to nobody at teardown"
 cuda 0 --seconds 0.3 --inject miss one.safetensors
-json 'd["misses"] >= 1 and d["derived_built"] == d["derived_verified"]'
+json d.json 'd["misses"] >= 1 and d["derived_built"] == d["derived_verified"]'
 cuda 2 --inject no-grace one.safetensors
 says "--inject no-grace needs the host backend"
 
@@ -82,18 +53,18 @@ says "--inject no-grace needs the host backend"
 SIMCUDA_FAIL=cuModuleLoadDataEx:1:1:218 cuda 1 --seconds 0 one.safetensors
 says "loading the kernels: OC_E_INVALID"
 says "CUDA_ERROR_INVALID_PTX"
-json 'd["failure"] is not None and d["bytes_leaked"] == d["device_growth_bytes"] == 0'
+json d.json 'd["failure"] is not None and d["bytes_leaked"] == d["device_growth_bytes"] == 0'
 SIMCUDA_MISSING_FUNCTION=null SIMCUDA_FAIL=cuModuleGetFunction:3:1:500 cuda 1 --seconds 0 one.safetensors
 says "resolving the kernels: OC_E_NOT_FOUND"
 SIMCUDA_FAIL=cuMemcpyHtoDAsync_v2:4:1:1 cuda 1 --seconds 0 one.safetensors
 says "copy_h2d"
-json 'd["bytes_leaked"] == d["device_growth_bytes"] == 0'
+json d.json 'd["bytes_leaked"] == d["device_growth_bytes"] == 0'
 # A copy that says it worked and did nothing is a verification failure.
 SIMCUDA_FAIL=cuMemcpyHtoDAsync_v2:4:1:0 cuda 1 --seconds 0 --swap 0 one.safetensors
 says "the device has other bytes than the file"
 SIMCUDA_FAIL=cuLaunchKernel:9:1:1 cuda 1 --seconds 0 one.safetensors
 says "bf16: device: launch: OC_E_INVALID: cuLaunchKernel("
-json 'd["bytes_leaked"] == d["device_growth_bytes"] == 0 and d["teardown_status"] == "OC_OK"'
+json d.json 'd["bytes_leaked"] == d["device_growth_bytes"] == 0 and d["teardown_status"] == "OC_OK"'
 SIMCUDA_DEVICE_BYTES=1048576 SIMCUDA_MANAGED=no cuda 1 --seconds 0 one.safetensors
 says "OC_E_DEVICE_NOMEM"
 says "CUDA_ERROR_OUT_OF_MEMORY (2)"
@@ -110,5 +81,4 @@ LD_LIBRARY_PATH=$driver/old/.libs run 1 --backend cuda one.safetensors
 says "octool run: opening the cuda backend: OC_E_NO_DRIVER: "
 one_line
 
-echo "$((100 * (checks - failures) / checks))%: Checks: $checks, Failures: $failures, Errors: 0"
-[ "$failures" -eq 0 ]
+finish
