@@ -364,9 +364,7 @@ START_TEST(misuse_leaves_the_build_open) {
   ck_status(oc_build_commit(b, (const uint64_t[2]){0, 0}, NULL), OC_E_INVALID);
   oc_build_abort(b);
   ck_assert_uint_eq(oc_derived_len(w.d), 1);
-  ck_ok(oc_model_forget_stream(w.m, s));
-  fx_stream_free(w.b, s);
-  world_close(&w);
+  world_close_stream(&w, s);
 }
 END_TEST
 
@@ -405,9 +403,7 @@ START_TEST(g12_abort_from_another_thread) {
     if (stage % 2) oc_build_abort(b);   /* or it stays until destroy */
     ck_assert(p == 77 && oc_derived_len(w.d) == 0);
   }
-  ck_ok(oc_model_forget_stream(w.m, s));
-  fx_stream_free(w.b, s);
-  world_close(&w);
+  world_close_stream(&w, s);
 }
 END_TEST
 
@@ -486,9 +482,7 @@ START_TEST(g12_blocks_wait_for_queued_work) {
     ck_ok(oc_derived_invalidate(w.d, ANY));
     ck_assert_uint_eq(live_blocks(&w), 0);
   }
-  ck_ok(oc_model_forget_stream(w.m, s));
-  fx_stream_free(w.b, s);
-  world_close(&w);
+  world_close_stream(&w, s);
 }
 END_TEST
 
@@ -555,9 +549,7 @@ START_TEST(g27_g28_a_miss_is_refused) {
   }
   ck_assert_uint_eq(r.runs, 0);
   ck_assert_ptr_null(b);
-  ck_ok(oc_model_forget_stream(w.m, s));
-  fx_stream_free(w.b, s);
-  world_close(&w);
+  world_close_stream(&w, s);
 }
 END_TEST
 
@@ -586,9 +578,7 @@ START_TEST(g28_builds_that_end_inside_a_capture) {
   ck_assert_uint_eq(figures(&w).retired_bytes, 1024 + 256 + 512);
   ck_ok(oc_model_graphs_gone(w.m));
   ck_assert_uint_eq(figures(&w).retired_bytes, 0);
-  ck_ok(oc_model_forget_stream(w.m, s));
-  fx_stream_free(w.b, s);
-  world_close(&w);
+  world_close_stream(&w, s);
 }
 END_TEST
 
@@ -609,9 +599,7 @@ START_TEST(g28_commit_on_a_stream_that_captures_undeclared) {
   ck_ok(oc_model_graphs_gone(w.m));
   ck_assert_uint_eq(live_blocks(&w), 0);
   ck_assert_uint_eq(figures(&w).retired_bytes, 0);
-  ck_ok(oc_model_forget_stream(w.m, s));
-  fx_stream_free(w.b, s);
-  world_close(&w);
+  world_close_stream(&w, s);
 }
 END_TEST
 

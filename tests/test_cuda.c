@@ -11,25 +11,12 @@
 #include <unistd.h>
 
 #include "tests/fixture.h"
-#include "tests/fixture_cuda.h"
-#include "tests/simcuda/simcuda.h"
+#include "tests/over_cuda.h"
 
 #define MiB ((size_t)1 << 20)
 
-static const struct cuda_driver *d;
-static const struct cuda_more *x;
-/* What needs the simulated driver says so; the rest runs on a real one too. */
-static const struct simcuda *need_sim(void) {
-  const struct simcuda *s = simcuda_find();
-  ck_assert_msg(s != NULL, "this needs the simulated driver");
-  return s;
-}
-#define sim need_sim()
-
 static void begin(void) {
-  d = cuda_direct();
-  x = cuda_more();
-  ck_assert_msg(d && x, "this test runs over a CUDA driver: by test_cuda.cuda");
+  find_driver();
   if (simcuda_find()) sim->simcuda_set_devices(2);
 }
 

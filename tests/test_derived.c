@@ -400,9 +400,7 @@ START_TEST(g27_g28_hits_and_inserts_work_everywhere) {
   ck_status(oc_derived_get_ptr(w.d, OC_BF16, ANY + 1, &v), OC_MISS);
   oc_capture_leave(w.m);
   ck_assert_uint_eq(fx_all_calls(w.b), calls);
-  ck_ok(oc_model_forget_stream(w.m, s));
-  fx_stream_free(w.b, s);
-  world_close(&w);
+  world_close_stream(&w, s);
 }
 END_TEST
 

@@ -294,9 +294,7 @@ START_TEST(g15_invalidate_n_waits_once) {
   ck_assert_uint_eq(fx_calls(w.b, "synchronize"), syncs + 1);
   ck_assert_uint_eq(oc_derived_len(w.d), 1);
   ck_assert_uint_eq(live_blocks(&w), 1);
-  ck_ok(oc_model_forget_stream(w.m, s));
-  fx_stream_free(w.b, s);
-  world_close(&w);
+  world_close_stream(&w, s);
 }
 END_TEST
 
@@ -330,9 +328,7 @@ START_TEST(s18_refused_inside_guards_and_captures) {
   }
   ck_ok(oc_derived_invalidate(w.d, ANY));
   ck_assert_uint_eq(live_blocks(&w), 0);
-  ck_ok(oc_model_forget_stream(w.m, s));
-  fx_stream_free(w.b, s);
-  world_close(&w);
+  world_close_stream(&w, s);
 }
 END_TEST
 
@@ -352,9 +348,7 @@ START_TEST(g28_refused_while_a_stream_captures_undeclared) {
   ck_assert_uint_eq(fx_calls(w.b, "synchronize") + fx_calls(w.b, "synchronize_all"), syncs);
   fx_capturing(w.b, s, false);
   ck_ok(oc_derived_invalidate(w.d, ANY));
-  ck_ok(oc_model_forget_stream(w.m, s));
-  fx_stream_free(w.b, s);
-  world_close(&w);
+  world_close_stream(&w, s);
 }
 END_TEST
 
@@ -373,9 +367,7 @@ START_TEST(g15_a_stream_that_cannot_be_waited_for) {
   ck_assert_uint_eq(figures(&w).retired_bytes, 1024);
   ck_ok(oc_model_graphs_gone(w.m));
   ck_assert_uint_eq(figures(&w).retired_bytes, 0);
-  ck_ok(oc_model_forget_stream(w.m, s));
-  fx_stream_free(w.b, s);
-  world_close(&w);
+  world_close_stream(&w, s);
 }
 END_TEST
 
@@ -444,9 +436,7 @@ START_TEST(g28_marks_end_with_graphs_gone) {
   ck_ok(oc_derived_invalidate(w.d, ANY));
   ck_assert_uint_eq(figures(&w).retired_bytes, 0);
   ck_assert_uint_eq(live_blocks(&w), 0);
-  ck_ok(oc_model_forget_stream(w.m, s));
-  fx_stream_free(w.b, s);
-  world_close(&w);
+  world_close_stream(&w, s);
 }
 END_TEST
 
@@ -469,9 +459,7 @@ START_TEST(g28_a_shared_block_remembers) {
     ck_ok(oc_model_graphs_gone(w.m));
     ck_assert_uint_eq(figures(&w).retired_bytes, 0);
   }
-  ck_ok(oc_model_forget_stream(w.m, s));
-  fx_stream_free(w.b, s);
-  world_close(&w);
+  world_close_stream(&w, s);
 }
 END_TEST
 
@@ -491,9 +479,7 @@ START_TEST(g15_another_threads_capture) {
   ck_assert_uint_eq(figures(&w).retired_bytes, 1024);
   ck_ok(oc_model_graphs_gone(w.m));
   ck_assert_uint_eq(figures(&w).retired_bytes, 0);
-  ck_ok(oc_model_forget_stream(w.m, s));
-  fx_stream_free(w.b, s);
-  world_close(&w);
+  world_close_stream(&w, s);
 }
 END_TEST
 

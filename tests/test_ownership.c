@@ -349,9 +349,7 @@ START_TEST(g13_blocks_that_are_nobodys_to_give_are_refused) {
   ck_ok(oc_model_graphs_gone(w.m));
   ck_assert_uint_eq(live_blocks(&w), 1);            /* the scratch */
   ck_assert_uint_eq(figures(&w).retired_bytes, 0);
-  ck_ok(oc_model_forget_stream(w.m, s));
-  fx_stream_free(w.b, s);
-  world_close(&w);
+  world_close_stream(&w, s);
 }
 END_TEST
 
@@ -413,9 +411,7 @@ START_TEST(g15_a_free_that_would_wait_is_refused) {
   ck_ok(oc_pool_free(w.p, src));
   ck_assert_uint_eq(oc_derived_len(w.d), 0);
   ck_assert_uint_eq(live_blocks(&w), 0);
-  ck_ok(oc_model_forget_stream(w.m, s));
-  fx_stream_free(w.b, s);
-  world_close(&w);
+  world_close_stream(&w, s);
 }
 END_TEST
 

@@ -9,27 +9,10 @@
 #include <time.h>
 
 #include "tests/fixture.h"
-#include "tests/fixture_cuda.h"
-#include "tests/simcuda/simcuda.h"
+#include "tests/over_cuda.h"
 
 #define KiB ((size_t)1 << 10)
 #define MiB ((size_t)1 << 20)
-
-static const struct cuda_driver *d;
-static const struct cuda_more *x;
-/* What needs the simulated driver says so; the rest runs on a real one too. */
-static const struct simcuda *need_sim(void) {
-  const struct simcuda *s = simcuda_find();
-  ck_assert_msg(s != NULL, "this needs the simulated driver");
-  return s;
-}
-#define sim need_sim()
-
-static void begin(void) {
-  d = cuda_direct();
-  x = cuda_more();
-  ck_assert_msg(d && x, "this test runs over a CUDA driver: by test_scenarios_cuda.cuda");
-}
 
 /* None of fx_open's, where there are several. */
 static int spare_device(void) { return simcuda_find() ? SIMCUDA_DEVICES_MAX - 1 : 0; }
@@ -91,7 +74,7 @@ static oc_model *model_of_arenas(oc_backend *b, unsigned arenas) {
 /* ---- S5 ---- */
 
 START_TEST(s5_success_and_a_null_handle) {
-  begin();
+  find_driver();
   oc_backend *b = fx_open(NULL);
   oc_model *m = fx_model(b);
   oc_opcache *c = oc_model_opcache(m);
@@ -117,7 +100,7 @@ END_TEST
 /* ---- S6, S22: the context goes ---- */
 
 START_TEST(s6_shut_down_before_teardown) {
-  begin();
+  find_driver();
   oc_backend *b = fx_open(NULL);
   oc_model *m = model_of_arenas(b, 20);
   oc_report *r;
@@ -144,7 +127,7 @@ static void lose(oc_backend *b, enum loss how) {
 }
 
 START_TEST(s22_the_context_is_lost_with_300_arenas) {
-  begin();
+  find_driver();
   oc_backend *b = fx_open(NULL);
   oc_model *m = model_of_arenas(b, 300);
   oc_stream s = fx_stream(b);
@@ -168,7 +151,7 @@ END_TEST
 
 /* In the middle of the release: what came before is freed, what comes after is not tried. */
 START_TEST(s22_the_context_is_lost_in_the_middle) {
-  begin();
+  find_driver();
   oc_backend *b = fx_open(NULL);
   oc_model *m = model_of_arenas(b, 300);
   oc_report *r;
@@ -187,7 +170,7 @@ END_TEST
 
 /* The engine destroys its own context first. */
 START_TEST(s22_the_engines_context_is_destroyed) {
-  begin();
+  find_driver();
   oc_backend *registers = fx_open(NULL), *b;
   cu_context own;
   oc_report *r;
@@ -209,7 +192,7 @@ END_TEST
 
 /* A live model on a lost context: each call says so, and the model can still end. */
 START_TEST(s22_calls_on_a_lost_context_say_so) {
-  begin();
+  find_driver();
   oc_backend *b = fx_open(NULL);
   oc_model *m = fx_model(b);
   oc_stream s = fx_stream(b);
@@ -239,7 +222,7 @@ static oc_kernel kernel(oc_model *m, const char *name) {
 }
 
 START_TEST(s7_a_graph_replays_into_scratch_that_grew) {
-  begin();
+  find_driver();
   oc_backend *b = fx_open(NULL);
   oc_model *m = fx_model(b);
   oc_opcache *c = oc_model_opcache(m);
@@ -286,7 +269,7 @@ static oc_status build_none(oc_build *build, void *arg, uint64_t *out) {
 }
 
 START_TEST(s8_misses_in_a_capture_make_no_call) {
-  begin();
+  find_driver();
   oc_backend *b = fx_open(NULL);
   oc_model *m = fx_model(b);
   oc_opcache *c = oc_model_opcache(m);
@@ -332,7 +315,7 @@ END_TEST
 /* The engine captures and says nothing, on this thread: events are refused, the capture lives; the pool works. */
 START_TEST(s8_an_unannounced_capture_is_not_broken) {
   static const int modes[] = {CU_CAPTURE_GLOBAL, CU_CAPTURE_THREAD_LOCAL, CU_CAPTURE_RELAXED};
-  begin();
+  find_driver();
   oc_backend *b = fx_open(NULL);
   oc_model *m = fx_model(b);
   oc_stream s = fx_stream(b);
@@ -416,7 +399,7 @@ static void *live_beside(void *arg) {
 }
 
 START_TEST(s26_a_model_lives_and_dies_beside_a_capture) {
-  begin();
+  find_driver();
   oc_backend *b = fx_open(NULL);
   oc_model *m = fx_model(b);
   oc_stream s = fx_stream(b);
@@ -454,7 +437,7 @@ static void *tear_down_busy(void *m) {
 
 /* Where the whole device would have to be waited for, an announced capture is not broken. */
 START_TEST(s26_a_model_without_streams_is_busy_meanwhile) {
-  begin();
+  find_driver();
   oc_backend *b = fx_open(NULL);
   oc_model *m = fx_model(b), *other = fx_model(b);
   oc_stream s = fx_stream(b);
@@ -501,7 +484,7 @@ static double now(void) {
 
 /* Hits, and what an arena at hand can serve, are not delayed by one that is in the driver for 0.6 s. */
 START_TEST(s10_hits_go_on_while_the_driver_blocks) {
-  begin();
+  find_driver();
   oc_backend *b = fx_open(NULL);
   oc_model *m = fx_model(b);
   oc_opcache *c = oc_model_opcache(m);
@@ -535,7 +518,7 @@ END_TEST
 /* ---- S14, S15, S28: memory ---- */
 
 START_TEST(s14_no_device_memory_and_managed_not_supported) {
-  begin();
+  find_driver();
   oc_backend *registers = fx_open(NULL), *b;
   ck_assert(sim->simcuda_configure(7, &(struct simcuda_options){.device_bytes = 64 * MiB, .managed = SIMCUDA_MANAGED_FAILS}));
   oc_cuda_options o = {.struct_size = sizeof o, .ordinal = 7};
@@ -560,7 +543,7 @@ START_TEST(s14_no_device_memory_and_managed_not_supported) {
 END_TEST
 
 START_TEST(s15_managed_memory_is_not_asked_for) {
-  begin();
+  find_driver();
   const struct fx_options o = {.device_bytes = 64 * MiB, .no_managed = _i == 1};
   oc_backend *b = fx_open(&o);
   oc_model *m = fx_model_opt(b, (oc_model_options){.flags = _i == 0 ? OC_MODEL_NO_MANAGED : 0});
@@ -584,7 +567,7 @@ START_TEST(s28_other_answers_do_not_set_the_latch) {
     {CU_E_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED (801)"},
     {CU_E_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE (1)"},
     {CU_E_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS (700)"}};
-  begin();
+  find_driver();
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     oc_backend *b = fx_open(NULL);
     oc_model *m = fx_model(b);
@@ -613,7 +596,7 @@ static void *bare_thread(void *arg) {
 }
 
 START_TEST(s16_a_thread_that_never_touched_cuda) {
-  begin();
+  find_driver();
   oc_backend *b = fx_open(NULL);
   pthread_t t;
   ck_assert_int_eq(pthread_create(&t, NULL, bare_thread, b), 0);
@@ -638,7 +621,7 @@ static void *tear_down_elsewhere(void *arg) {
 }
 
 START_TEST(s17_each_free_reaches_its_owner) {
-  begin();
+  find_driver();
   oc_backend *a = fx_open(NULL), *b = fx_open(NULL);
   oc_model *on_a = model_of_arenas(a, 20), *on_b = model_of_arenas(b, 30);
   fx_load(on_a, "test");
@@ -661,7 +644,7 @@ END_TEST
 /* ---- S27: recycled stream handles ---- */
 
 START_TEST(s27_a_recycled_stream_gets_another_buffer) {
-  begin();
+  find_driver();
   oc_backend *b = fx_open(&(struct fx_options){.recycle = true});
   oc_model *m = fx_model(b);
   oc_opcache *c = oc_model_opcache(m);

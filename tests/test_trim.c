@@ -49,9 +49,7 @@ START_TEST(waiting_blocks_are_collected_first) {
   fx_stall(w.b, s, false);
   fx_sync(w.b, s);
   trimmed_to(&w, 0, 0);
-  ck_ok(oc_model_forget_stream(w.m, s));
-  fx_stream_free(w.b, s);
-  world_close(&w);
+  world_close_stream(&w, s);
 }
 END_TEST
 
@@ -69,9 +67,7 @@ START_TEST(works_in_a_guard_and_not_in_a_capture) {
   oc_guard_enter();
   trimmed_to(&w, 0, 0);
   oc_guard_leave();
-  ck_ok(oc_model_forget_stream(w.m, s));
-  fx_stream_free(w.b, s);
-  world_close(&w);
+  world_close_stream(&w, s);
 }
 END_TEST
 
@@ -85,9 +81,7 @@ START_TEST(a_retired_block_keeps_its_arena) {
   trimmed_to(&w, 1, 2 * MiB);
   ck_ok(oc_model_graphs_gone(w.m));
   trimmed_to(&w, 0, 0);
-  ck_ok(oc_model_forget_stream(w.m, s));
-  fx_stream_free(w.b, s);
-  world_close(&w);
+  world_close_stream(&w, s);
 }
 END_TEST
 

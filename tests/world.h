@@ -42,6 +42,13 @@ static inline void world_close(struct world *w) {
   fx_close(w->b);
 }
 
+/* The same of a world in which the test has named a stream of its own. */
+static inline void world_close_stream(struct world *w, oc_stream s) {
+  ck_ok(oc_model_forget_stream(w->m, s));
+  fx_stream_free(w->b, s);
+  world_close(w);
+}
+
 static inline oc_devptr block_of(struct world *w, size_t bytes) {
   oc_devptr p = 0;
   ck_ok(oc_pool_alloc(w->p, bytes, 0, &p));
