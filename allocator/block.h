@@ -31,7 +31,7 @@ enum block_state {
 struct block {
   uint32_t off, units;           /* in units, from the arena's first usable byte */
   uint32_t prev, next;           /* neighbours by address */
-  uint32_t list_prev, list_next; /* FREE: in its bin. HELD, RETIRED: next waiting. UNUSED: next unused */
+  uint32_t list_prev, list_next; /* FREE: in its bin. HELD, RETIRED: in their list. UNUSED: next unused */
   uint32_t tag;                  /* of the ledger; not FREE */
   uint16_t arena;                /* slot */
   uint8_t state : 3;

@@ -117,6 +117,8 @@ static int check_list(const struct pool *p, const struct waiting *w, uint8_t sta
   for (uint32_t i = w->head; i && count <= w->count; i = pool_block(p, i)->list_next, count++) {
     uint8_t is = pool_block(p, i)->state;
     if (is != state) return bad_pool("state of a block on a waiting list", is, state);
+    if (pool_block(p, i)->list_prev != last)
+      return bad_pool("link back in a waiting list", pool_block(p, i)->list_prev, last);
     last = i;
   }
   if (last != w->tail) return bad_pool("end of a waiting list", w->tail, last);

@@ -209,6 +209,7 @@ static struct waiting *list_of(struct pool *p, const struct block *b) {
 void oci_pool_wait_list(struct pool *p, uint32_t index) {
   struct block *b = pool_block(p, index);
   struct waiting *w = list_of(p, b);
+  b->list_prev = w->tail;
   b->list_next = 0;
   if (w->tail) pool_block(p, w->tail)->list_next = index;
   else w->head = index;
@@ -216,15 +217,22 @@ void oci_pool_wait_list(struct pool *p, uint32_t index) {
   w->count++;
 }
 
+/* Blocks in batches are RETIRED too, and in no list of the pool's. */
+static bool is_listed(const struct pool *p, const struct waiting *w, uint32_t index) {
+  if (!p->taken) return true;
+  uint32_t i = w->head;
+  while (i && i != index) i = pool_block(p, i)->list_next;
+  return i != 0;
+}
+
 static bool leave_list(struct pool *p, struct waiting *w, uint32_t index) {
-  uint32_t before = 0;
-  for (uint32_t i = w->head; i && i != index; i = pool_block(p, i)->list_next) before = i;
-  uint32_t found = before ? pool_block(p, before)->list_next : w->head;
-  if (found != index) return false;
-  uint32_t next = pool_block(p, index)->list_next;
-  if (before) pool_block(p, before)->list_next = next;
+  if (!is_listed(p, w, index)) return false;
+  const struct block *b = pool_block(p, index);
+  uint32_t prev = b->list_prev, next = b->list_next;
+  if (prev) pool_block(p, prev)->list_next = next;
   else w->head = next;
-  if (w->tail == index) w->tail = before;
+  if (next) pool_block(p, next)->list_prev = prev;
+  else w->tail = prev;
   w->count--;
   return true;
 }
