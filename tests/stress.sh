@@ -3,10 +3,20 @@
 # Torture (tests/torture.c says what its output means), over the host device and over the simulated CUDA driver.
 #   tests/stress.sh none|address,undefined|thread [SECONDS [THREADS]]
 # SECONDS (60) for each of the two; THREADS (4) that read, besides nine others. The build folders are tools/check.sh's.
-# Exits 0 only if both passed. LIBOC_TEST_SEED=n repeats a run's choices.
+# Exits 0 only if both passed, and writes a figure for tests/figures.sh. LIBOC_TEST_SEED=n repeats a run's choices.
 set -euo pipefail
 # shellcheck source=tools/common.sh
 . "$(dirname "$0")/../tools/common.sh"
+
+# figure SANITIZER LOG...: what the logs say, as one row.
+figure() {
+  local sanitizer=$1 wrong
+  shift
+  wrong=$(sed -n 's/^torture: wrong: //p' "$@" | grep -oE '[0-9]+' | awk '{ sum += $1 } END { print sum + 0 }')
+  printf 'figure: torture, %s, %s seconds a backend | ' "${sanitizer/,/ and }" "$LIBOC_TORTURE_SECONDS"
+  printf '%s of %s backends passed, %s wrong; ' "$(cat "$@" | grep -cx 'torture: passed')" $# "$wrong"
+  sed -nE 's/^torture: did ([0-9]+) reads.*, ([0-9]+) swaps.*/\1 reads, \2 swaps/p' "$@" | paste -sd\; | sed 's/;/; /g'
+}
 
 main() {
   if [ $# -lt 1 ] || [ $# -gt 3 ]; then die "which sanitizer? none, address,undefined or thread; then seconds and threads"; fi
@@ -30,6 +40,7 @@ main() {
     make -C "$dir/tests" check-TESTS TESTS="$run" >"$dir/stress.log" 2>&1 </dev/null || rc=1
     if [ "$rc" -eq 0 ]; then grep -E '^(torture: |LIBOC_TEST_SEED=)' "$dir/tests/$run.log"; else tail -n 200 "$dir/tests/$run.log"; fi
   done
+  figure "$sanitizer" "$dir"/tests/torture.log "$dir"/tests/torture.cuda.log
   [ "$rc" -eq 0 ]
 }
 
