@@ -397,6 +397,8 @@ static int note(struct pool *p, struct range *r, const char *owner, const struct
   if (!ledger_tag(&p->ledger, site, owner, true, &r->tag)) return POOL_E_HOST_NOMEM;
   if (!oci_ranges_add(&p->external, r)) return POOL_E_HOST_NOMEM;
   ledger_live(&p->ledger, r->tag, r->bytes);
+  p->external_blocks++;
+  p->external_bytes += r->bytes;
   return POOL_OK;
 }
 
@@ -426,6 +428,8 @@ static int forget(struct pool *p, uint64_t ptr, bool tracked_too, struct range *
   if (r->from != ptr) return POOL_E_INTERIOR;
   if (r->tracked && !tracked_too) return POOL_TRACKED;
   ledger_gone(&p->ledger, r->tag, r->bytes);
+  p->external_blocks--;
+  p->external_bytes -= r->bytes;
   oci_ranges_remove(&p->external, r);
   return POOL_OK;
 }
@@ -472,6 +476,30 @@ void oci_pool_stats_locked(struct pool *p, struct pool_stats *out) {
 void oci_pool_stats(struct pool *p, struct pool_stats *out) {
   pool_lock(p);
   oci_pool_stats_locked(p, out);
+  pool_unlock(p);
+}
+
+static void show(uint64_t *cell, uint64_t value) { __atomic_store_n(cell, value, __ATOMIC_RELAXED); }
+
+void oci_pool_show_now(struct pool *p) {
+  struct pool_shown *s = p->shown;
+  show(&s->arenas, p->sub.count);
+  show(&s->arena_bytes, p->sub.total_units << UNIT_SHIFT);
+  show(&s->managed_bytes, p->managed_bytes);
+  show(&s->live_blocks, p->live_blocks);
+  show(&s->live_bytes, p->live_bytes);
+  show(&s->peak_live_bytes, p->peak_live_bytes);
+  show(&s->retired_bytes, p->retired_bytes);
+  show(&s->external_blocks, p->external_blocks);
+  show(&s->external_bytes, p->external_bytes);
+  show(&s->driver_allocs, p->driver_allocs);
+  show(&s->driver_alloc_failures, p->driver_alloc_failures);
+  show(&s->driver_frees, p->driver_frees);
+}
+
+void oci_pool_show(struct pool *p, struct pool_shown *where) {
+  pool_lock(p);
+  p->shown = where;
   pool_unlock(p);
 }
 

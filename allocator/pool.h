@@ -166,6 +166,15 @@ struct pool_stats {      /* as oc_pool_stats after struct_size */
   uint64_t host_metadata_bytes;
 };
 void oci_pool_stats(struct pool *p, struct pool_stats *out);
+/* Figures that others may read at any time: each by a relaxed load; together they are a moment apart. */
+struct pool_shown {
+  uint64_t arenas, arena_bytes, managed_bytes;
+  uint64_t live_blocks, live_bytes, peak_live_bytes, retired_bytes;
+  uint64_t external_blocks, external_bytes;
+  uint64_t driver_allocs, driver_alloc_failures, driver_frees;
+};
+/* From now on they stand there, whatever changes; NULL: nowhere any more. It must stay mapped. */
+void oci_pool_show(struct pool *p, struct pool_shown *where);
 /* Every invariant; POOL_E_INVALID with words. */
 int oci_pool_check(struct pool *p);
 

@@ -39,6 +39,7 @@ struct waiting {
 
 struct pool {
   struct pool_front front;
+  struct pool_shown *shown;      /* under lock; NULL: nobody looks */
   pthread_mutex_t lock;
   struct suballoc sub;
   struct ledger ledger;
@@ -52,6 +53,7 @@ struct pool {
   /* live_bytes + retired_bytes + free == arena bytes; those of PENDING, HELD, RETIRED and LOST are retired */
   uint64_t live_blocks, live_bytes, peak_live_bytes, retired_bytes;
   uint64_t managed_arenas, managed_bytes;
+  uint64_t external_blocks, external_bytes;
   uint64_t driver_allocs, driver_alloc_failures, driver_frees;
   uint32_t lost_tag;
 
@@ -81,6 +83,7 @@ int oci_pool_carve(struct pool *p, const struct order *o, uint64_t *out);      /
 void oci_pool_wait(struct pool *p, uint32_t index, enum block_state state);    /* under lock: LIVE -> waiting */
 void oci_pool_unuse(struct pool *p, uint32_t index);                           /* under lock: waiting -> FREE */
 void oci_pool_stats_locked(struct pool *p, struct pool_stats *out);            /* under lock */
+void oci_pool_show_now(struct pool *p);                                        /* under lock; somebody looks */
 
 /* grow.c */
 /* o NULL: an arena of `bytes`, nothing carved. */
@@ -101,7 +104,11 @@ static inline void pool_note(const struct pool *p, enum pool_note what, uint64_t
 }
 
 static inline void pool_lock(struct pool *p) { pthread_mutex_lock(&p->lock); }
-static inline void pool_unlock(struct pool *p) { pthread_mutex_unlock(&p->lock); }
+static inline void pool_unlock(struct pool *p) {
+  /* All that changes, changes under the lock: so what is shown is true whenever it is free. */
+  if (__builtin_expect(p->shown != NULL, 0)) oci_pool_show_now(p);
+  pthread_mutex_unlock(&p->lock);
+}
 
 /* What a free found, to be worded without the lock. */
 struct verdict {

@@ -66,10 +66,12 @@ static __attribute__((noinline)) oc_status get_far(oc_derived *d, oc_kind kind, 
     uint64_t value = oci_map_far(&d->maps[kind], key);
     if (!value) return OC_MISS;
     *out = value;
+    oci_hit(HIT_DERIVED);
     return OC_OK;
   }
   if (!lookup(d, kind, OC_PTR, key, out, &hit)) return no_hit(d, kind, OC_PTR, key, out, call);
   *out = hit.v0;
+  oci_hit(HIT_DERIVED);
   return OC_OK;
 }
 
@@ -82,6 +84,7 @@ oc_status oc_derived_get_ptr(oc_derived *d, oc_kind kind, uint64_t key, uint64_t
   if (__builtin_expect(!value, 0) || oci_in_capture() || !oci_model_live(oci_model_of_derived(d)))
     return get_far(d, kind, key, out);
   *out = value;
+  oci_hit(HIT_DERIVED);
   return OC_OK;
 }
 
@@ -90,6 +93,7 @@ oc_status oc_derived_get_pair(oc_derived *d, oc_kind kind, uint64_t key, uint64_
   if (!lookup(d, kind, OC_PAIR, key, out, &hit)) return no_hit(d, kind, OC_PAIR, key, out, "oc_derived_get_pair");
   out[0] = hit.v0;
   out[1] = hit.v1;
+  oci_hit(HIT_DERIVED);
   return OC_OK;
 }
 
@@ -125,6 +129,7 @@ oc_status oc_derived_get_ptr_on(oc_derived *d, oc_kind kind, uint64_t key, oc_st
   oc_status st = lookup_on(d, kind, OC_PTR, key, s, out, &hit, "oc_derived_get_ptr_on");
   if (st) return st;
   *out = hit.v0;
+  oci_hit(HIT_DERIVED);
   return OC_OK;
 }
 
@@ -134,6 +139,7 @@ oc_status oc_derived_get_pair_on(oc_derived *d, oc_kind kind, uint64_t key, oc_s
   if (st) return st;
   out[0] = hit.v0;
   out[1] = hit.v1;
+  oci_hit(HIT_DERIVED);
   return OC_OK;
 }
 

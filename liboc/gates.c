@@ -55,9 +55,16 @@ struct tag *oci_tag_by_text(struct oc_opcache *c, oc_tag_key *key) {
 
 /* ---- once ---- */
 
+/* What a gate that is closed for good says. */
+static inline bool hit(void) {
+  oci_hit(HIT_GATE);
+  return false;
+}
+
 static bool fire(struct tag *t) {
   /* The load keeps later callers off the line; the exchange lets exactly one through. */
-  return !__atomic_load_n(&t->fired, __ATOMIC_RELAXED) && !__atomic_exchange_n(&t->fired, 1, __ATOMIC_ACQ_REL);
+  if (__atomic_load_n(&t->fired, __ATOMIC_RELAXED)) return hit();
+  return !__atomic_exchange_n(&t->fired, 1, __ATOMIC_ACQ_REL);
 }
 
 bool oc_opcache_once(oc_opcache *c, const char *key) {
@@ -77,7 +84,7 @@ bool oc_opcache_once_k(oc_opcache *c, oc_tag_key *key) {
 
 /* Past REACH_MAX nothing is counted any more: so it never wraps, and is a read. */
 static bool reach(struct tag *t, uint32_t n) {
-  if (__atomic_load_n(&t->reached, __ATOMIC_RELAXED) >= REACH_MAX) return false;
+  if (__atomic_load_n(&t->reached, __ATOMIC_RELAXED) >= REACH_MAX) return hit();
   return __atomic_fetch_add(&t->reached, 1, __ATOMIC_RELAXED) < (n < REACH_MAX ? n : REACH_MAX);
 }
 
@@ -124,7 +131,7 @@ static oc_status add_shape(struct tag *t, uint64_t hash, uint32_t m, uint32_t n,
 
 static bool first_shape(oc_opcache *c, struct tag *t, uint32_t m, uint32_t n, uint32_t k) {
   uint64_t hash = shape_hash(m, n, k);
-  if (has_shape(t, hash, m, n, k)) return false;
+  if (has_shape(t, hash, m, n, k)) return hit();
   struct task call;
   if (oci_call_begin(oci_model_of_opcache(c), &call, "oc_opcache_first_shape")) return false;
   pthread_mutex_lock(&c->lock);

@@ -72,6 +72,7 @@ struct oc_model {
   bool context_gone;         /* teardown's: the driver is not called any more */
 
   struct counts counts __attribute__((aligned(64)));
+  struct oc_stats_model *shown;   /* atomic: the counts stand there too; NULL: nobody looks */
 };
 
 static inline struct oc_model *oci_model_of_opcache(const oc_opcache *c) {

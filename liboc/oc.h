@@ -559,13 +559,63 @@ typedef struct oc_model_stats { uint32_t struct_size, flags;    /* flags: 0 */
   uint64_t guard_waits, guard_wait_ns;         /* of teardown, invalidate, release, graphs_gone: for readers */
   oc_call_stats driver[OC_CALL_KINDS]; } oc_model_stats;
 /* Figures of a model since it was created, after its teardown too; set struct_size first (of a longer struct the rest
-   is zeroed). Each is exact; together they are a moment apart. Hits are not among them: a count that is read from
-   another thread would be one more line that each hit writes. Guard, capture: works; calls no driver. Units: ns. */
+   is zeroed). Each is exact; together they are a moment apart. Hits are not among them: they are counted
+   where oc_stats_publish asks for it, a thread. Guard, capture: works; calls no driver. Units: ns. */
 OC_API oc_status oc_model_get_stats(oc_model *m, oc_model_stats *out) OC_MUST_USE;
 /* All models of the process in the Prometheus text exposition format (version 0.0.4), as snprintf: returns the whole
    text's length, writes at most n bytes with the NUL; -1 without host memory, or for a NULL buf with n. Guard, capture:
    works; calls no driver. Units: in each name. */
 OC_API int oc_metrics_prometheus(char *buf, size_t n);
+
+/* A page of figures that other processes may read while this one works: a memfd of the name OC_STATS_NAME, found as a link
+   to it in /proc/PID/fd, by who may look there: this user, and root. octool top reads it. It goes with the process.
+   Layout: struct oc_stats_page at 0; model_slots structs oc_stats_model at models_at, model_bytes apart; thread_slots
+   structs oc_stats_thread at threads_at, thread_bytes apart. Later versions of the library append to the structs; another
+   `version` means another layout. The file is sealed: it never shrinks or grows, and only this process writes to it. Each
+   figure is an aligned uint64_t of this machine, to be read by one relaxed load, and exact; together they are a moment
+   apart. Names are the engine's: untrusted bytes, NUL-terminated. */
+#define OC_STATS_NAME "liboc-stats"
+#define OC_STATS_MAGIC "OCSTATS"
+enum { OC_STATS_VERSION = 1 };
+typedef struct oc_stats_page {
+  char magic[8];                       /* OC_STATS_MAGIC; written last, by a release store */
+  uint32_t version, page_struct_bytes; /* sizeof(oc_stats_page) */
+  uint32_t model_slots, model_bytes, thread_slots, thread_bytes;
+  uint64_t models_at, threads_at, bytes;   /* offsets; of the file */
+  uint64_t pid;                        /* getpid(): as the process itself sees it */
+  uint64_t models_left_out, threads_left_out;   /* that there was no slot for, so far */
+  char library[24]; } oc_stats_page;   /* oc_version() */
+typedef struct oc_stats_model {
+  uint64_t seq;                        /* odd: the model in this slot changes; other than before: it has changed */
+  uint64_t generation;                 /* 0: no model in this slot */
+  char name[96], backend[32];          /* cut to fit */
+  uint64_t state;                      /* 0 live, 1 its teardown waits, 2 it releases, 3 torn down */
+  uint64_t fell_back;                  /* the latch */
+  /* as in oc_pool_stats; external: noted by oc_pool_note_external */
+  uint64_t arenas, arena_bytes, managed_bytes;
+  uint64_t live_blocks, live_bytes, peak_live_bytes, retired_bytes;
+  uint64_t external_blocks, external_bytes;
+  uint64_t driver_allocs, driver_alloc_failures, driver_frees;
+  /* as in oc_model_stats */
+  uint64_t kernel_misses, scratch_misses, derived_misses;
+  uint64_t builds, build_failures, build_ns, build_waits, build_wait_ns;
+  uint64_t scratch_growths, guard_waits, guard_wait_ns;
+  oc_call_stats driver[OC_CALL_KINDS]; } oc_stats_model;
+typedef struct oc_stats_thread {       /* hits of all models, counted since the page is there */
+  uint64_t owner;                      /* 0: no thread counts here now; what was counted stays */
+  uint64_t kernel_hits, scratch_hits, derived_hits, gate_hits, reserved[11]; } oc_stats_thread;
+typedef struct oc_publish_options { uint32_t struct_size, flags;   /* flags: 0 */
+                                    uint32_t models, threads;      /* slots; 0: 64, 1,024; 4,096 and 16,384 at most */
+                                  } oc_publish_options;
+/* Publishes that page, with all models of the process, those that come later too. From now on what changes is written there
+   when it changes: nobody need call anything, and no thread is started. A hit counts in a slot of its thread (on lines
+   that no other thread writes: G1), from the thread's first guard on. Who finds no slot is counted, and not seen. A child
+   of fork has no page; it may publish its own. Outcomes: OC_E_BUSY (published already); OC_E_IO (no memfd, no memory for
+   it: the words say). Guard, capture: works. */
+OC_API oc_status oc_stats_publish(const oc_publish_options *opt) OC_MUST_USE;
+/* Takes the page back: the link in /proc/PID/fd goes; who has it open sees it stand still. Outcomes: OC_E_NOT_FOUND. Guard,
+   capture: works. */
+OC_API oc_status oc_stats_unpublish(void) OC_MUST_USE;
 
 typedef struct oc_trace_options { uint32_t struct_size, flags;   /* flags: 0 */
                                   size_t events;   /* room for so many; 0: 65,536; 2^26 at most */ } oc_trace_options;

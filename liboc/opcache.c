@@ -147,6 +147,7 @@ oc_status oc_opcache_kernel(oc_opcache *c, const char *module, const char *func,
   oc_kernel handle = r ? __atomic_load_n(&r->handle, __ATOMIC_ACQUIRE) : NULL;
   if (__builtin_expect(!handle || !oci_model_live(oci_model_of_opcache(c)), 0)) return no_hit(c, module, func, out);
   *out = handle;
+  oci_hit(HIT_KERNEL);
   return OC_OK;
 }
 
@@ -156,6 +157,7 @@ static bool by_names(const struct oc_opcache *c, const struct lookup *k, const o
   oc_kernel handle = r ? __atomic_load_n(&r->handle, __ATOMIC_ACQUIRE) : NULL;
   if (!handle || (key->init && __atomic_load_n(&r->init, __ATOMIC_ACQUIRE) != key->init)) return false;
   *out = handle;
+  oci_hit(HIT_KERNEL);
   return true;
 }
 
@@ -177,6 +179,7 @@ oc_status oc_opcache_kernel_k(oc_opcache *c, oc_kernel_key *key, oc_kernel *out)
   oc_kernel handle = oci_dense_get(&c->kernels, __atomic_load_n(&key->id, __ATOMIC_RELAXED) - 1);
   if (__builtin_expect(!handle || !oci_model_live(oci_model_of_opcache(c)), 0)) return kernel_by_text(c, key, out);
   *out = handle;
+  oci_hit(HIT_KERNEL);
   return OC_OK;
 }
 

@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "liboc/model.h"
+#include "liboc/publish.h"
 #include "liboc/trace.h"
 #include "rcu/guard.h"
 #include "rcu/mem.h"
@@ -32,6 +33,7 @@ static void each_lock(enum oci_fork_step step) {
   oci_keys_fork(step);
   oci_log_fork(step);
   oci_trace_fork(step);
+  oci_thread_fork(step);
   oci_mem_fork(step);
 }
 
@@ -54,6 +56,7 @@ static void in_parent(void) {
 
 /* Marks all that the parent opened, so that even a hit says OC_E_FORKED: it reads the model's state anyway. */
 static void in_child(void) {
+  oci_publish_in_child();
   LINK_EACH(l, &backends) {
     oc_backend *b = CONTAINER(l, oc_backend, in_process);
     __atomic_store_n(&b->forked, true, __ATOMIC_RELAXED);
@@ -73,11 +76,15 @@ static void register_fork(void) {
   fork_error = pthread_atfork(before_fork, in_parent, in_child);
 }
 
+bool oci_process_watch_fork(void) {
+  pthread_once(&fork_once, register_fork);
+  return fork_error == 0;
+}
+
 /* ---- backends and models ---- */
 
 oc_status oci_process_add_backend(oc_backend *b) {
-  pthread_once(&fork_once, register_fork);
-  if (fork_error) return oci_error(OC_E_HOST_NOMEM, "oc_backend_create: pthread_atfork failed (%d)", fork_error);
+  if (!oci_process_watch_fork()) return oci_error(OC_E_HOST_NOMEM, "oc_backend_create: pthread_atfork failed (%d)", fork_error);
   if (unusable_child)
     return oci_error(OC_E_FORKED, "oc_backend_create: this process was forked inside a guard, or while a thread waited long "
                      "for one; it cannot use liboc");
@@ -97,23 +104,29 @@ oc_status oci_process_add_model(oc_backend *b, struct oc_model *m) {
   oci_process_lock();
   oc_status st = b->closing ? OC_E_INVALID : OC_OK;
   if (!st) link_add_tail(&b->models, &m->in_backend);
+  if (!st) oci_publish_model(m);
   oci_process_unlock();
   return st ? oci_error(st, "oc_model_create: backend %s is being closed", b->name) : OC_OK;
 }
 
 void oci_process_remove_model(struct oc_model *m) {
   oci_process_lock();
+  oci_publish_model_gone(m);
   link_remove(&m->in_backend);
   oci_process_unlock();
 }
 
-void oci_process_each_model(void (*each)(void *arg, struct oc_model *m), void *arg) {
-  oci_process_lock();
+void oci_process_each_model_locked(void (*each)(void *arg, struct oc_model *m), void *arg) {
   LINK_EACH(l, &backends) {
     oc_backend *b = CONTAINER(l, oc_backend, in_process);
     if (b->forked) continue;
     LINK_EACH(k, &b->models) each(arg, CONTAINER(k, struct oc_model, in_backend));
   }
+}
+
+void oci_process_each_model(void (*each)(void *arg, struct oc_model *m), void *arg) {
+  oci_process_lock();
+  oci_process_each_model_locked(each, arg);
   oci_process_unlock();
 }
 

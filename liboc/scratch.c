@@ -200,8 +200,13 @@ static __attribute__((noinline)) oc_status scratch_miss(struct oc_opcache *c, st
 
 /* ---- the four forms ---- */
 
+static inline oc_status hit(void) {
+  oci_hit(HIT_SCRATCH);
+  return OC_OK;
+}
+
 static inline oc_status scratch_of(struct oc_opcache *c, struct tag *t, const struct want *w, oc_devptr *out) {
-  if (__builtin_expect(w->bytes != 0 && oci_model_live(oci_model_of_opcache(c)) && scratch_hit(c, t, w, out), 1)) return OC_OK;
+  if (__builtin_expect(w->bytes != 0 && oci_model_live(oci_model_of_opcache(c)) && scratch_hit(c, t, w, out), 1)) return hit();
   return scratch_miss(c, t, w, out);
 }
 
@@ -245,7 +250,7 @@ oc_status oc_opcache_scratch_on_at(oc_opcache *c, const char *tag, oc_stream s, 
 
 oc_status oc_opcache_scratch_k_at(oc_opcache *c, oc_tag_key *tag, size_t bytes, const oc_site *site, oc_devptr *out) {
   const struct tag *t = known_tag(c, tag, bytes, out);
-  if (__builtin_expect(t && plain_hit(c, t, bytes, out), 1)) return OC_OK;
+  if (__builtin_expect(t && plain_hit(c, t, bytes, out), 1)) return hit();
   struct want w = {.call = "oc_opcache_scratch_k", .bytes = bytes, .site = site};
   return scratch_by_key(c, tag, &w, out);
 }
@@ -253,7 +258,7 @@ oc_status oc_opcache_scratch_k_at(oc_opcache *c, oc_tag_key *tag, size_t bytes, 
 oc_status oc_opcache_scratch_on_k_at(oc_opcache *c, oc_tag_key *tag, oc_stream s, size_t bytes, const oc_site *site,
                                      oc_devptr *out) {
   const struct tag *t = known_tag(c, tag, bytes, out);
-  if (__builtin_expect(t && stream_hit(c, t, s, bytes, out), 1)) return OC_OK;
+  if (__builtin_expect(t && stream_hit(c, t, s, bytes, out), 1)) return hit();
   struct want w = {.call = "oc_opcache_scratch_on_k", .on_stream = true, .stream = s, .bytes = bytes, .site = site};
   return scratch_by_key(c, tag, &w, out);
 }

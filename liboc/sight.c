@@ -10,11 +10,16 @@
 #include "liboc/options.h"
 #include "liboc/probe.h"
 #include "liboc/process.h"
+#include "liboc/publish.h"
 #include "liboc/trace.h"
 #include "rcu/guard.h"
 
-static void add(uint64_t *cell, uint64_t n) {
-  __atomic_fetch_add(cell, n, __ATOMIC_RELAXED);
+/* cell: one of m's counts. */
+static void add(struct oc_model *m, uint64_t *cell, uint64_t n) {
+  /* seq_cst, with oci_publish_model: either its copy has this addition, or this thread sees that the counts are shown. */
+  uint64_t sum = __atomic_add_fetch(cell, n, __ATOMIC_SEQ_CST);
+  struct oc_stats_model *shown = __atomic_load_n(&m->shown, __ATOMIC_SEQ_CST);
+  if (shown) oci_publish_count(m, shown, cell, sum);
 }
 
 static uint64_t read_cell(const uint64_t *cell) {
@@ -60,7 +65,7 @@ static void trace_build(struct oc_model *m, const struct oc_build *b, uint64_t n
 
 void oci_sight_miss(struct oc_model *m, enum miss what, const char *name) {
   PROBE3(miss, m->generation, (int)what, name);
-  add(&m->counts.misses[what], 1);
+  add(m, &m->counts.misses[what], 1);
 }
 
 void oci_sight_build_begin(struct oc_build *b) {
@@ -72,22 +77,22 @@ void oci_sight_build_end(const struct oc_build *b, oc_status st) {
   struct oc_model *m = oci_model_of_derived(b->derived);
   struct counts *c = &m->counts;
   uint64_t ns = oci_now_ns() - b->since;
-  add(st == OC_OK ? &c->builds : &c->build_failures, 1);
-  add(&c->build_ns, ns);
+  add(m, st == OC_OK ? &c->builds : &c->build_failures, 1);
+  add(m, &c->build_ns, ns);
   trace_build(m, b, ns, st);
   PROBE5(build_end, m->generation, oci_kind_name(b->kind), b->key, (int)st, ns);
 }
 
 void oci_sight_build_waited(struct oc_model *m, uint64_t since) {
   uint64_t ns = oci_now_ns() - since;
-  add(&m->counts.build_waits, 1);
-  add(&m->counts.build_wait_ns, ns);
+  add(m, &m->counts.build_waits, 1);
+  add(m, &m->counts.build_wait_ns, ns);
   trace_span(m, EVENT_WAIT, "wait for a build", since, ns, OC_OK);
   PROBE2(build_wait, m->generation, ns);
 }
 
 void oci_sight_scratch_grown(struct oc_model *m, const char *tag, uint64_t bytes) {
-  add(&m->counts.scratch_growths, 1);
+  add(m, &m->counts.scratch_growths, 1);
   PROBE3(scratch_grow, m->generation, tag, bytes);
 }
 
@@ -100,6 +105,7 @@ void oci_sight_retired(struct oc_model *m, uint64_t bytes) {
 }
 
 void oci_sight_latch(struct oc_model *m) {
+  oci_publish_latch(m);
   trace_instant(m, "latch");
   PROBE1(latch, m->generation);
 }
@@ -116,11 +122,11 @@ void oci_sight_teardown(struct oc_model *m, const char *step) {
 }
 
 void oci_sight_driver(struct oc_model *m, oc_call_kind kind, const char *entry, uint64_t since, oc_status st) {
-  struct count_of_calls *c = &m->counts.driver[kind];
+  oc_call_stats *c = &m->counts.driver[kind];
   uint64_t ns = oci_now_ns() - since;
-  add(&c->calls, 1);
-  if (st < 0) add(&c->failures, 1);
-  add(&c->ns, ns);
+  add(m, &c->calls, 1);
+  if (st < 0) add(m, &c->failures, 1);
+  add(m, &c->ns, ns);
   trace_span(m, EVENT_DRIVER, entry, since, ns, st);
   PROBE4(driver_call, m->generation, entry, (int)st, ns);
 }
@@ -129,8 +135,8 @@ void oci_sight_guard_sync(struct oc_model *m) {
   uint64_t since = oci_now_ns();
   oci_guard_sync();
   uint64_t ns = oci_now_ns() - since;
-  add(&m->counts.guard_waits, 1);
-  add(&m->counts.guard_wait_ns, ns);
+  add(m, &m->counts.guard_waits, 1);
+  add(m, &m->counts.guard_wait_ns, ns);
   trace_span(m, EVENT_GUARD_WAIT, "wait for readers", since, ns, OC_OK);
   PROBE2(guard_wait, m->generation, ns);
 }

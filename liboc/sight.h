@@ -2,8 +2,8 @@
 /*
  * What a model says about itself while it works.
  *
- * counts: figures of one model, part of it; any thread adds, by relaxed atomics. They lie on lines of their own, which
- *         no hit reads or writes (G1): only what is no hit is counted.
+ * counts: figures of one model, part of it; any thread adds, by atomics. They lie on lines of their own, which no hit
+ *         reads or writes (G1): only what is no hit is counted.
  *
  * Each thing that happens is said in one place, by one of the functions below, and nowhere else.
  */
@@ -22,18 +22,15 @@ struct text;
 
 enum miss { MISS_KERNEL, MISS_SCRATCH, MISS_DERIVED, MISSES };
 
-struct count_of_calls {
-  uint64_t calls, failures, ns;
-};
-
+/* Up to bytes_traced as in oc_stats_model. */
 struct counts {
   uint64_t misses[MISSES];
   uint64_t builds, build_failures, build_ns;
   uint64_t build_waits, build_wait_ns;
   uint64_t scratch_growths;
   uint64_t guard_waits, guard_wait_ns;
+  oc_call_stats driver[OC_CALL_KINDS];
   uint64_t bytes_traced;       /* when the trace last had the pool's bytes */
-  struct count_of_calls driver[OC_CALL_KINDS];
 };
 
 static inline uint64_t oci_now_ns(void) {

@@ -14,6 +14,7 @@
 
 #include "allocator/text.h"
 #include "liboc/model.h"
+#include "liboc/publish.h"
 #include "liboc/report.h"
 #include "rcu/error.h"
 #include "rcu/guard.h"
@@ -40,6 +41,7 @@ struct teardown {
 
 static void set_state(struct oc_model *m, enum model_state state) {
   __atomic_store_n(&m->state, state, __ATOMIC_RELEASE);
+  oci_publish_state(m);
   pthread_cond_broadcast(&m->tasks.changed);   /* those who wait for a build */
 }
 

@@ -25,6 +25,7 @@ void oci_guard_attach(void) {
     oci_self.guards = 0;
   }
   oci_self.reader_slot = &URCU_TLS(urcu_bp_reader);
+  oci_thread_list();
 }
 
 bool oci_guarded(void) {
@@ -45,6 +46,7 @@ static char left, synced;
 void oci_guard_attach(void) {
   urcu_bp_read_lock();
   urcu_bp_read_unlock();
+  oci_thread_list();
 }
 
 /* liburcu's thread-exit hook has ended the thread's guards. */
@@ -54,6 +56,7 @@ static bool ended(void) {
 
 void oci_guard_enter(void) {
   if (ended()) oci_self.guards = 0;
+  if (!oci_self.listed) oci_thread_list();
   oci_self.guards++;
   urcu_bp_read_lock();
   __tsan_acquire(&synced);

@@ -6,6 +6,7 @@
  *   stores trace     under valgrind's lackey: thread A makes TIMES hits of each kind, then thread B the same. A store of
  *                    2 * kind + 1 (A) or 2 * kind + 2 (B) to `mark` opens a section, a store of 0 closes it; the first line
  *                    of output is mark's address.
+ *   stores trace published   the same with the figures published (oc_stats_publish), where hits count
  *   stores protect   reaches the counting gates 2^20 times, makes all memory of the process read-only but the stack, then makes each kind's hits: a store to
  *                    anything that threads could share is a fault, which is told by kind. Exit status 1 after one.
  *   stores protect-early   the same without the 2^20 reaches: those gates must be told, which shows that stores are seen.
@@ -262,6 +263,7 @@ static int protect(bool early) {
 int main(int argc, char **argv) {
   const char *what = argc > 1 ? argv[1] : "";
   setup();
+  if (argc > 2 && strcmp(argv[2], "published") == 0) need(oc_stats_publish(NULL) == OC_OK, "a page of figures");
   if (strcmp(what, "trace") == 0) return trace();
   if (strcmp(what, "protect") == 0) return protect(false);
   if (strcmp(what, "protect-early") == 0) return protect(true);

@@ -580,6 +580,16 @@ ROW(oc_trace_stop) {
   oc_status st = oc_trace_start(&short_trace);
   return st ? st : oc_trace_stop(swallow, NULL);
 }
+ROW(oc_stats_publish) {
+  (void)t;
+  oc_status st = oc_stats_publish(NULL);
+  return st ? st : oc_stats_unpublish();
+}
+ROW(oc_stats_unpublish) {
+  (void)t;
+  oc_status st = oc_stats_publish(NULL);
+  return st ? st : oc_stats_unpublish();
+}
 ROW(oc_metrics_prometheus) {
   char text[64];
   return oc_metrics_prometheus(text, t->m ? sizeof text : 0) > 0 ? OC_OK : OC_E_HOST_NOMEM;
@@ -719,6 +729,8 @@ static const struct row rows[] = {
   R(oc_status_text, NULL, 0),
   R(oc_string_free, with_report, WORDLESS),
   R(oc_thread_attach, NULL, 0),
+  R(oc_stats_publish, NULL, 0),
+  R(oc_stats_unpublish, NULL, 0),
   R(oc_trace_start, NULL, 0),
   R(oc_trace_stop, NULL, 0),
   R(oc_version, NULL, 0),
