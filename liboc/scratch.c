@@ -282,7 +282,7 @@ void oci_scratch_cut(struct oc_opcache *c, struct scratch_cut *cut) {
   pthread_mutex_lock(&c->lock);
   link_splice(&cut->limbo, &c->limbo);
   link_splice(&cut->outgrown, &c->outgrown);
-  c->limbo_count = 0;
+  __atomic_store_n(&c->limbo_count, 0, __ATOMIC_RELAXED);   /* recycle_limbo looks without the lock */
   pthread_mutex_unlock(&c->lock);
 }
 
