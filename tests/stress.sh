@@ -8,13 +8,13 @@ set -euo pipefail
 # shellcheck source=tools/common.sh
 . "$(dirname "$0")/../tools/common.sh"
 
-# figure SANITIZER LOG...: what the logs say, as one row.
+# figure SANITIZER LOG...: what the logs say, as one row. Passed is what make says: a sanitizer's report is a failure.
 figure() {
   local sanitizer=$1 wrong
   shift
   wrong=$(sed -n 's/^torture: wrong: //p' "$@" | grep -oE '[0-9]+' | awk '{ sum += $1 } END { print sum + 0 }')
   printf 'figure: torture, %s, %s seconds a backend | ' "${sanitizer/,/ and }" "$LIBOC_TORTURE_SECONDS"
-  printf '%s of %s backends passed, %s wrong; ' "$(cat "$@" | grep -cx 'torture: passed')" $# "$wrong"
+  printf '%s of %s backends passed, %s wrong; ' "$(cat "${@/%.log/.trs}" | grep -cx ':test-result: PASS')" $# "$wrong"
   sed -nE 's/^torture: did ([0-9]+) reads.*, ([0-9]+) swaps.*/\1 reads, \2 swaps/p' "$@" | paste -sd\; | sed 's/;/; /g'
 }
 
