@@ -188,6 +188,26 @@ struct ledger_row {
    not call back. */
 void oci_pool_ledger(struct pool *p, void (*each)(void *arg, const struct ledger_row *row), void *arg);
 
+/* As oc_block_state. */
+enum block_view_state { VIEW_FREE, VIEW_LIVE, VIEW_RETIRED, VIEW_LOST, VIEW_EXTERNAL };
+struct pool_arena_view {
+  uint64_t index;                                      /* in the order of addresses */
+  uint64_t base, bytes, used, driver_base, driver_bytes;
+  bool managed, lost;
+};
+struct block_view {
+  uint64_t start, bytes, requested;
+  enum block_view_state state;
+  enum block_class class;                              /* live and retired ones */
+  bool tracked;
+  const struct pool_arena_view *arena;                 /* NULL: external */
+  const struct ledger_row *tag;                        /* NULL: free or lost. Its strings live as long as the pool */
+};
+typedef int (*pool_block_fn)(void *arg, const struct block_view *b);
+/* Tells each every block of one moment, by address, then the external ranges. Without a lock held: each may call back.
+   What it returns, if it is not 0, ends the walk and is returned. POOL_E_HOST_NOMEM. */
+int oci_pool_walk(struct pool *p, pool_block_fn each, void *arg);
+
 /* On the process heap (oci_strfree(NULL, ...)); NULL without memory. top 0: all. */
 char *oci_pool_report_text(struct pool *p, size_t top);
 char *oci_pool_report_json(struct pool *p);

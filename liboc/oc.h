@@ -676,6 +676,43 @@ typedef struct oc_pool_stats { uint32_t struct_size, fell_back;
 OC_API oc_status oc_pool_get_stats(oc_pool *p, oc_pool_stats *out) OC_MUST_USE;
 /* Walks every invariant. Outcomes: OC_OK; OC_E_INVALID with what is broken in oc_last_error(). */
 OC_API oc_status oc_pool_check(oc_pool *p) OC_MUST_USE;
+/* What the pool knows of its blocks, to be shown. struct_size of both: what this library knows of; it appends. */
+typedef enum oc_block_state { OC_BLOCK_FREE, OC_BLOCK_LIVE,
+  OC_BLOCK_RETIRED,             /* given back; waits for a stream, a graph or teardown          */
+  OC_BLOCK_LOST,                /* all of an arena that the driver did not take back: out of use */
+  OC_BLOCK_EXTERNAL             /* noted by oc_pool_note_external: in no arena                  */
+} oc_block_state;
+typedef enum oc_block_role { OC_ROLE_NONE,   /* free, lost */
+  OC_ROLE_CALLER,               /* oc_pool_alloc: no owner          */
+  OC_ROLE_OWNER,                /* oc_pool_alloc_owned              */
+  OC_ROLE_SCRATCH,              /* owner: the tag's                 */
+  OC_ROLE_BUILD,                /* of a build that is open; owner: the kind's */
+  OC_ROLE_DERIVED,              /* owner: the kind's                */
+  OC_ROLE_EXTERNAL } oc_block_role;
+enum { OC_ARENA_MANAGED = 1, OC_ARENA_LOST = 2 };
+typedef struct oc_arena_info { uint32_t struct_size, flags;     /* OC_ARENA_* */
+  uint64_t index;                                  /* 0, 1, ... in the order of addresses */
+  oc_devptr base; uint64_t bytes, used_bytes;      /* blocks tile it; used: all that is not free */
+  oc_devptr driver_base; uint64_t driver_bytes;    /* as the driver gave it: the base need not be aligned */
+} oc_arena_info;
+enum { OC_BLOCK_HAS_ENTRIES = 1 };                 /* derived values have keys or values in it */
+typedef struct oc_block_info { uint32_t struct_size, flags;     /* OC_BLOCK_HAS_ENTRIES */
+  oc_block_state state; oc_block_role role;
+  oc_devptr start; uint64_t bytes, requested;      /* with its padding; as asked for, 0 for a free one */
+  const oc_arena_info *arena;                      /* NULL: external */
+  const char *owner;                               /* NULL: none */
+  oc_site site;                                    /* file NULL: unknown */
+} oc_block_info;
+/* Anything but OC_OK ends the walk. */
+typedef oc_status (*oc_block_fn)(void *arg, const oc_block_info *block);
+/* Tells fn every block of one moment, free ones too, on this thread: arenas in the order of addresses, the blocks of each in
+   theirs, without a gap (no arena is without a block), then external memory. Sums agree with oc_pool_get_stats at that
+   moment. Blocks of free_on whose stream has passed are collected first. It takes 24 bytes of host memory a block
+   meanwhile, and holds the pool's lock while it copies, not while it tells: fn may call anything, for this model too, but
+   oc_model_destroy. Outcomes: what fn answered; OC_E_HOST_NOMEM; OC_E_RELEASED (the arenas are gone). Ownership: what fn is
+   shown is its own until it returns; owner and site are good until oc_model_destroy. Guard, capture: works; allocates
+   nothing on the device. */
+OC_API oc_status oc_pool_each_block(oc_pool *p, oc_block_fn fn, void *arg) OC_MUST_USE;
 /* The ledger by site, by file, by owner: the `top` largest of each (0: all), the rest summed, the sum exact.
    Ownership: the caller's, to oc_string_free; NULL without host memory. */
 OC_API char *oc_pool_report_text(oc_pool *p, size_t top);

@@ -280,6 +280,58 @@ oc_status oc_pool_check(oc_pool *p) {
   return st ? st : (oc_status)oci_pool_check(p->core);
 }
 
+/* ---- the walk ---- */
+
+struct listener {
+  oc_block_fn fn;
+  void *arg;
+};
+
+_Static_assert(OC_BLOCK_FREE == (int)VIEW_FREE && OC_BLOCK_LIVE == (int)VIEW_LIVE && OC_BLOCK_RETIRED == (int)VIEW_RETIRED &&
+               OC_BLOCK_LOST == (int)VIEW_LOST && OC_BLOCK_EXTERNAL == (int)VIEW_EXTERNAL, "");
+
+static oc_block_role role_of(const struct block_view *b) {
+  static const oc_block_role roles[] = {[BLOCK_USER] = OC_ROLE_CALLER, [BLOCK_OWNED] = OC_ROLE_OWNER,
+                                        [BLOCK_SCRATCH] = OC_ROLE_SCRATCH, [BLOCK_BUILD] = OC_ROLE_BUILD,
+                                        [BLOCK_DERIVED] = OC_ROLE_DERIVED};
+  if (b->state == VIEW_EXTERNAL) return OC_ROLE_EXTERNAL;
+  return b->tag ? roles[b->class] : OC_ROLE_NONE;
+}
+
+static oc_arena_info arena_info(const struct pool_arena_view *a) {
+  return (oc_arena_info){
+    .struct_size = sizeof(oc_arena_info), .index = a->index, .base = a->base, .bytes = a->bytes, .used_bytes = a->used,
+    .driver_base = a->driver_base, .driver_bytes = a->driver_bytes,
+    .flags = (a->managed ? OC_ARENA_MANAGED : 0u) | (a->lost ? OC_ARENA_LOST : 0u)};
+}
+
+static int tell_block(void *arg, const struct block_view *b) {
+  const struct listener *l = arg;
+  oc_arena_info arena;
+  oc_block_info info = {
+    .struct_size = sizeof info, .flags = b->tracked ? OC_BLOCK_HAS_ENTRIES : 0u, .state = (oc_block_state)b->state,
+    .role = role_of(b), .start = b->start, .bytes = b->bytes, .requested = b->requested};
+  if (b->arena) {
+    arena = arena_info(b->arena);
+    info.arena = &arena;
+  }
+  if (b->tag) {
+    info.owner = b->tag->owner;
+    info.site = (oc_site){b->tag->file, b->tag->line, b->tag->func};
+  }
+  return l->fn(l->arg, &info);
+}
+
+oc_status oc_pool_each_block(oc_pool *p, oc_block_fn fn, void *arg) {
+  static const char call[] = "oc_pool_each_block";
+  if (!p || !fn) return oci_error(OC_E_INVALID, "%s: a NULL argument", call);
+  oc_status st = has_arenas(oci_model_of_pool(p), call);
+  if (st) return st;
+  collect_in_call(oci_model_of_pool(p));
+  struct listener l = {fn, arg};
+  return oci_pool_walk(p->core, tell_block, &l);
+}
+
 char *oc_pool_report_text(oc_pool *p, size_t top) {
   if (!p || oci_model_forked(oci_model_of_pool(p), "oc_pool_report_text")) return NULL;
   return oci_string_out(oci_pool_report_text(p->core, top));

@@ -558,6 +558,16 @@ ROW(oc_pool_get_stats) {
 }
 CALL(oc_pool_check, oc_pool_check(t->p))
 CALL(oc_pool_trim, oc_pool_trim(t->p))
+static oc_status take_note(void *arg, const oc_block_info *b) {
+  ++*(unsigned *)arg;
+  return b->bytes ? OC_OK : OC_E_INVALID;
+}
+ROW(oc_pool_each_block) {
+  unsigned told = 0;
+  oc_status st = oc_pool_each_block(t->p, take_note, &told);
+  ck_assert_msg(!st == (told > 0), "told of %u blocks: %s", told, oc_status_name(st));
+  return st;
+}
 CALL(oc_pool_report_text, text_or_none(oc_pool_report_text(t->p, 0)))
 CALL(oc_pool_report_json, text_or_none(oc_pool_report_json(t->p)))
 
@@ -707,6 +717,7 @@ static const struct row rows[] = {
   R(oc_pool_alloc_at, NULL, 0),
   R(oc_pool_alloc_owned_at, NULL, 0),
   R(oc_pool_check, with_entry, 0),
+  R(oc_pool_each_block, with_external, 0),
   R(oc_pool_forget_external, with_external, GOES_ON),
   R(oc_pool_free, with_retired, GOES_ON),
   R(oc_pool_free_on, with_retired, GOES_ON),

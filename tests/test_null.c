@@ -349,6 +349,7 @@ START_TEST(pools) {
   refused(oc_pool_get_stats(NULL, &s));
   refused(oc_pool_get_stats(p, NULL));
   refused(oc_pool_check(NULL));
+  refused(oc_pool_each_block(NULL, NULL, NULL));
   ck_assert_ptr_null(oc_pool_report_text(NULL, 0));
   ck_assert_ptr_null(oc_pool_report_json(NULL));
   /* sites of nothing are sites */
