@@ -211,7 +211,6 @@ void oci_pool_trim(struct pool *p) {
 }
 
 static int carve_again(struct pool *p, const struct growth *g) {
-  if (!g->out) return POOL_MISS;
   pool_lock(p);
   int status = carve(p, g);
   pool_unlock(p);
@@ -230,7 +229,8 @@ static int smaller(struct pool *p, struct growth *g, bool managed) {
 /* The wanted size, room made, the wanted size again, the smaller one. */
 static int whole_sequence(struct pool *p, struct growth *g, bool managed) {
   int status = ask(p, g, &g->want, managed);
-  if (status != POOL_E_DEVICE_NOMEM) return status;
+  /* A reserve makes no room: what is empty is its own earlier part. */
+  if (status != POOL_E_DEVICE_NOMEM || !g->out) return status;
   make_room(p);
   status = carve_again(p, g);
   if (status != POOL_MISS) return status;
@@ -263,7 +263,8 @@ static int word_out_of_memory(const struct pool *p, const struct growth *g, cons
 /* What an attempt at managed memory means for the latch and the caller. */
 static int after_managed(struct pool *p, const struct growth *g, int status) {
   char words[POOL_WORDS];
-  if (status != POOL_E_DEVICE_NOMEM && status != POOL_E_UNSUPPORTED && status != POOL_OK) return status;
+  if (status != POOL_E_DEVICE_NOMEM && status != POOL_E_UNSUPPORTED && status != POOL_OK)
+    return *p->device_words ? oci_error_add(status, "device: %s", p->device_words) : status;
   keep_words(words);
   /* Managed memory that is out says nothing on it: a request too large for either would else bind the model to it. */
   set_latch(p, status == POOL_OK || (status == POOL_E_DEVICE_NOMEM && oci_pool_fell_back(p)));

@@ -112,7 +112,7 @@ static __attribute__((noinline)) int refuse(const struct pool_request *r) {
   uint64_t align = r->align;
   if (!r->bytes) return oci_error(POOL_E_INVALID, "a block of 0 bytes");
   if (align & (align - 1)) return oci_error(POOL_E_INVALID, "an alignment of %" PRIu64 ", not a power of two", align);
-  if (r->bytes > SIZE_MAX - UNIT_BYTES || align > SIZE_MAX - r->bytes - UNIT_BYTES)
+  if (r->bytes > SIZE_MAX - ARENA_GRAIN || align > SIZE_MAX - ARENA_GRAIN - r->bytes)
     return oci_error(POOL_E_INVALID, "a block of %zu bytes aligned to %" PRIu64 " overflows", r->bytes, align);
   return oci_error(POOL_E_DEVICE_NOMEM,
                    "a block of %zu bytes aligned to %" PRIu64 " is larger than an arena can be (%" PRIu64 " bytes)",

@@ -76,7 +76,8 @@ struct pool_request {
 /* ---- life ---- */
 int oci_pool_create(const struct pool_device *dev, const struct pool_options *opt, struct heap *heap,
                     struct pool **out);
-/* One arena for that much (rounded to 2 MiB), by the growth rules of G17. 0: nothing to do. */
+/* A new pool's first request: one arena for that much (rounded to 2 MiB), or more than one past the largest there can be.
+   Asked by the growth rules of G17, but that no room is made. 0: nothing to do. */
 int oci_pool_reserve(struct pool *p, size_t bytes);
 /* Refuses allocations from now on (POOL_E_RELEASED), or accepts them again. Frees work either way. */
 void oci_pool_stop(struct pool *p, bool stop);

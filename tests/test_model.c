@@ -161,6 +161,29 @@ START_TEST(a_reserve_met_in_part_keeps_nothing) {
 }
 END_TEST
 
+/* A device that has one such arena and not two: the first one doesn't go back to make room for the second. */
+static bool one_alloc_fits(struct wrap *w, const char *entry, uint64_t arg, oc_status *answer) {
+  (void)arg;
+  *answer = OC_E_DEVICE_NOMEM;
+  return strcmp(entry, "alloc") == 0 && wrap_calls(w, "alloc") > wrap_calls(w, "free");
+}
+
+START_TEST(a_reserve_does_not_make_room_out_of_itself) {
+  struct wrap w;
+  oc_backend_ops ops = wrap_table();
+  ops.alloc = huge_alloc;
+  ops.free = huge_free;
+  wrap_open_ops(&w, NULL, &ops);
+  w.hook = one_alloc_fits;
+  oc_model *m;
+  oc_model_options o = {.struct_size = sizeof o, .flags = OC_MODEL_NO_MANAGED, .reserve_bytes = (size_t)3 << 39};
+  ck_status(oc_model_create(w.outer, &o, &m), OC_E_DEVICE_NOMEM);
+  ck_assert_uint_eq(wrap_calls(&w, "alloc"), 1);
+  ck_assert_uint_eq(wrap_calls(&w, "free"), 1);
+  wrap_close(&w);
+}
+END_TEST
+
 START_TEST(a_reserve_in_a_capture_asks_no_driver) {   /* G28 */
   oc_backend *b = fx_open(NULL);
   oc_model *m = fx_model(b), *n;
@@ -402,6 +425,7 @@ static Suite *suite(void) {
   tcase_add_test(t, reserve_serves_its_bytes_without_the_driver);
   tcase_add_test(t, a_reserve_that_cannot_be_met_keeps_nothing);
   tcase_add_test(t, a_reserve_met_in_part_keeps_nothing);
+  tcase_add_test(t, a_reserve_does_not_make_room_out_of_itself);
   tcase_add_test(t, a_reserve_in_a_capture_asks_no_driver);
   tcase_add_test(t, generations_are_never_reused);
   tcase_add_test(t, parts_are_the_models_own);

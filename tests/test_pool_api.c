@@ -93,6 +93,7 @@ START_TEST(g16_zero_and_overflow_are_invalid_and_ask_nobody) {
     ck_assert_str_ne(oc_last_error(), "");
   }
   ck_status(oc_pool_alloc(oc_model_pool(m), SIZE_MAX, 0, &p), OC_E_INVALID);
+  ck_status(oc_pool_alloc(oc_model_pool(m), SIZE_MAX - 4096, 0, &p), OC_E_INVALID);   /* as an arena it overflows */
   ck_status(oc_pool_alloc_owned(oc_model_pool(m), NULL, 16, 0, &p), OC_E_INVALID);
   ck_status(oc_pool_alloc_owned(oc_model_pool(m), "", 16, 0, &p), OC_E_INVALID);
   ck_assert_uint_eq(p, 42);
@@ -363,6 +364,25 @@ START_TEST(s14_managed_is_unsupported_after_all) {
   fx_fail(b, "alloc", 0, 0, OC_OK);
   block(m, 4096);
   ck_assert_uint_eq(fx_calls(b, "alloc"), asked + 1);
+  ck_ok(oc_model_destroy(m));
+  fx_close(b);
+}
+END_TEST
+
+/* Managed memory refused for another reason: that is the answer, and why it was asked for is said. */
+START_TEST(g17_another_refusal_of_managed_memory_says_both) {
+  if (!fx_can(FX_FAIL)) { fx_skip("needs failures by order"); return; }
+  oc_backend *b = fx_open(NULL);
+  oc_model *m = fx_model(b);
+  oc_devptr p;
+  fx_fail(b, "alloc", 1, 0, OC_E_DEVICE_NOMEM);
+  fx_fail(b, "alloc_managed", 1, 0, OC_E_BACKEND);
+  ck_status(oc_pool_alloc(oc_model_pool(m), 4096, 0, &p), OC_E_BACKEND);
+  ck_words("alloc(");
+  ck_words("alloc_managed(");
+  ck_assert(!oc_opcache_alloc_fell_back(oc_model_opcache(m)));
+  fx_fail(b, "alloc", 0, 0, OC_OK);
+  block(m, 4096);
   ck_ok(oc_model_destroy(m));
   fx_close(b);
 }
@@ -658,6 +678,7 @@ static Suite *suite(void) {
   tcase_add_test(t, g17_an_arena_that_just_fits_halves_arena_max);
   tcase_add_test(t, g17_only_out_of_memory_moves_the_latch);
   tcase_add_test(t, s14_managed_is_unsupported_after_all);
+  tcase_add_test(t, g17_another_refusal_of_managed_memory_says_both);
   tcase_add_test(t, s15_no_managed_memory);
   tcase_add_test(t, g17_everything_is_out);
   tcase_add_test(t, s34_empty_arenas_go_back_first);
