@@ -174,11 +174,9 @@ static void sum_rows(const struct ledger_row *rows, size_t count, struct ledger_
 /* ---- text ---- */
 
 static void text_cell(struct text *t, uint64_t bytes) {
-  struct text cell = {0};
-  oci_text_add_bytes(&cell, bytes);
-  char *s = oci_text_take(&cell);
-  oci_text_add(t, " %11s", s ? s : "?");
-  oci_strfree(NULL, s);
+  char amount[40];
+  oci_text_bytes(amount, sizeof amount, bytes);
+  oci_text_add(t, " %11s", amount);
 }
 
 static void text_figures(struct text *t, const struct ledger_row *r) {

@@ -803,11 +803,27 @@ END_TEST
 
 /* ---- G33: host memory fails at call N, for every N ---- */
 
-static bool fail_nth(void *arg, size_t bytes) {
-  int *left = arg;
+/* The nth request fails (from 0 on); with for_good all after it too. */
+struct fault {
+  int left;
+  bool for_good, met;
+};
+
+static bool strikes(void *arg, size_t bytes) {
+  struct fault *f = arg;
   (void)bytes;
-  return (*left)-- == 0;
+  bool now = f->for_good ? f->left <= 0 : f->left == 0;
+  f->left--;
+  f->met |= now;
+  return now;
 }
+
+static void arm(struct fault *f, int nth, bool for_good) {
+  *f = (struct fault){.left = nth, .for_good = for_good};
+  oci_mem_set_fault(strikes, f);
+}
+
+static void disarm(void) { oci_mem_set_fault(NULL, NULL); }
 
 static int story(void) {
   struct pool_site site = {"story.c", 3, "story"};
@@ -824,55 +840,87 @@ static int story(void) {
   return status;
 }
 
-START_TEST(g33_host_memory_fails_anywhere) {
-  int nth = 0;
-  for (;; nth++) {
-    int left = nth;
+/* No driver block that no arena holds, and all that was carved is accounted for. */
+static void nothing_half_done(void) {
+  check();
+  ck_assert_uint_eq(dev.count, stats().arenas);
+}
+
+/* The number of requests at which the story could not go on. */
+static unsigned story_with_faults(bool for_good) {
+  unsigned refused = 0;
+  for (int nth = 0;; nth++) {
+    struct fault f;
     again(true, true, (struct pool_options){.arena_min = 2 * MIB});
-    oci_mem_set_fault(fail_nth, &left);
+    arm(&f, nth, for_good);
     int status = story();
-    oci_mem_set_fault(NULL, NULL);
-    check();
-    /* The story's end may find memory again: an index or a leaf is done without. */
-    if (left >= 0) break;
-    ck_assert(status == POOL_E_HOST_NOMEM || status == POOL_OK);
+    disarm();
+    nothing_half_done();
+    /* It may have found memory after all: an index or a leaf is done without. */
+    ck_assert_msg(status == POOL_OK || (status == POOL_E_HOST_NOMEM && f.met && said("host memory")), "request %d: %d, %s", nth,
+                  status, oci_error_text());
+    if (!f.met) return refused;
+    refused += status != POOL_OK;
     fake_run(&dev, 3, 9);
     oci_pool_collect(pool);
-    check();
+    nothing_half_done();
+    (void)oci_pool_forget_external(pool, 4096, false);   /* the story notes it anew */
+    ck_assert_msg(story() == POOL_OK, "after request %d failed: %s", nth, oci_error_text());
+    nothing_half_done();
   }
-  ck_assert_int_gt(nth, 15);
+}
+
+START_TEST(g33_host_memory_fails_anywhere) {
+  ck_assert_uint_ge(story_with_faults(false), 8);
+  ck_assert_uint_ge(story_with_faults(true), 15);
 }
 END_TEST
 
-START_TEST(g33_create_and_reports_without_memory) {
+START_TEST(g33_create_without_memory) {
+  const size_t before = oci_heap_bytes(heap);
+  const struct pool_device d = fake_device(&dev, true, true);
   for (int nth = 0;; nth++) {
-    int left = nth;
     struct pool *other = NULL;
-    struct pool_device d = fake_device(&dev, true, true);
-    struct pool_options opt = {0};
-    oci_mem_set_fault(fail_nth, &left);
-    int status = oci_pool_create(&d, &opt, heap, &other);
-    oci_mem_set_fault(NULL, NULL);
-    if (status == POOL_OK) {
-      oci_pool_destroy(other);
-      break;
-    }
-    ck_assert_int_eq(status, POOL_E_HOST_NOMEM);
+    struct fault f;
+    arm(&f, nth, false);
+    int status = oci_pool_create(&d, &(struct pool_options){0}, heap, &other);
+    disarm();
+    ck_assert_int_eq(status, f.met ? POOL_E_HOST_NOMEM : POOL_OK);
+    ck_assert(f.met == !other);
+    if (other) oci_pool_destroy(other);
+    ck_assert_uint_eq(oci_heap_bytes(heap), before);
+    if (f.met) continue;
+    ck_assert_int_ge(nth, 1);
+    break;
   }
-  get(1);
-  char *s;
-  int nth = 0;
-  do {
-    int left = nth++;
-    oci_mem_set_fault(fail_nth, &left);
-    s = nth % 2 ? oci_pool_report_json(pool) : oci_pool_report_text(pool, 0);
-    oci_mem_set_fault(NULL, NULL);
-    bool failed = left < 0;
-    if (failed && nth < 3) ck_assert_ptr_null(s);
+}
+END_TEST
+
+static char *json_of(void) { return oci_pool_report_json(pool); }
+static char *text_of(void) { return oci_pool_report_text(pool, 0); }
+
+/* A report that lacks memory is none: never half a one. */
+static void report_with_faults(char *(*report)(void)) {
+  char *whole = report();
+  ck_assert_ptr_nonnull(whole);
+  for (int nth = 0;; nth++) {
+    struct fault f;
+    arm(&f, nth, false);
+    char *s = report();
+    disarm();
+    ck_assert_msg(f.met ? !s : s && strcmp(s, whole) == 0, "request %d: %s", nth, s ? s : "no report");
     oci_strfree(NULL, s);
-    if (!failed) break;
-  } while (nth < 100);
-  ck_assert_int_gt(nth, 4);
+    if (f.met) continue;
+    ck_assert_int_ge(nth, 3);
+    break;
+  }
+  oci_strfree(NULL, whole);
+}
+
+START_TEST(g33_reports_without_memory) {
+  get(1);
+  report_with_faults(json_of);
+  report_with_faults(text_of);
 }
 END_TEST
 
@@ -927,7 +975,7 @@ int main(void) {
       g3_stop_refuses_requests_only, g22_release_is_one_free_an_arena,
       s22_a_lost_device_is_asked_once, g25_abandoned_arenas_call_nothing);
   ADD(s, "ledger", external_memory, g26_sums_are_exact, reports_escape_what_callers_say, reports_of_nothing);
-  ADD(s, "host memory", g33_host_memory_fails_anywhere, g33_create_and_reports_without_memory);
+  ADD(s, "host memory", g33_host_memory_fails_anywhere, g33_create_without_memory, g33_reports_without_memory);
   ADD(s, "check", check_sees_every_equation);
   SRunner *r = srunner_create(s);
   srunner_run_all(r, CK_NORMAL);
