@@ -78,7 +78,7 @@ static inline bool same_text(const char *interned, const char *text) {
 }
 
 static inline bool still_means(const struct tag_hint *h, const struct pool_site *site, const char *owner) {
-  if (owner && strcmp(h->owner_text, owner)) return false;
+  if (owner && strcmp(h->owner_text, owner) != 0) return false;
   if (!site) return true;
   return h->line == site->line && same_text(h->file_text, site->file) && same_text(h->func_text, site->func);
 }

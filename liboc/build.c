@@ -452,7 +452,7 @@ static oc_status get_or_build(oc_derived *d, const struct recipe *r, uint64_t ke
   if (st != OC_MISS) return st;
   struct oc_build *b;
   st = begin(d, r->kind, key, r->site, &b, out, r->call);
-  return st == OC_MISS ? build_now(r, b, out) : st;
+  return st == OC_MISS ? build_now(r, b, out) : st;   // NOLINT(clang-analyzer-core.CallAndMessage): OC_MISS opens b
 }
 
 oc_status oc_derived_get_or_build_ptr_at(oc_derived *d, oc_kind kind, uint64_t key, oc_build_ptr_fn fn, void *arg,

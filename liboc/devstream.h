@@ -52,7 +52,7 @@ uint32_t oci_devstreams_live(const struct streams *ss);
    nothing is locked, where the stream is capturing: the operation is recorded away. Fill in the record at
    once, then close it. Outcomes: OC_E_INVALID (no such stream), OC_E_HOST_NOMEM, OC_E_BACKEND (no worker
    thread). */
-oc_status oci_devstream_open(struct streams *ss, oc_stream s, size_t bytes, struct stream **stream,
+oc_status oci_devstream_open(struct streams *ss, oc_stream stream, size_t bytes, struct stream **out,
                              struct devop **op);
 void oci_devstream_close(struct stream *s);
 

@@ -46,6 +46,7 @@ static bool in_span(const struct span *s, uint64_t addr) {
 }
 
 /* Is addr a value of e that e owns? (Both halves may lie in the first one's span.) */
+/* analyzer: takes a list's own head for an entry */
 static bool owns_value(const struct entry *e, uint64_t addr) {
   for (int i = 0; i < 2; i++) {
     const struct span *s = e->half[i].span ? e->half[i].span : e->half[0].span;

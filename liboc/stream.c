@@ -207,7 +207,7 @@ static oc_status snapshot_take(struct oc_model *m, struct snapshot *out) {
   LINK_EACH(l, &m->named_streams) {
     oc_stream s = CONTAINER(l, struct stream, link)->handle;
     if (oci_capture_on(m, s)) out->left_out = true;
-    else if (ok) out->list[out->n++] = s;
+    else if (ok) out->list[out->n++] = s;   // NOLINT(clang-analyzer-core.NullDereference): there is room for each
   }
   pthread_mutex_unlock(&m->lock);
   return ok ? OC_OK : oci_error(OC_E_HOST_NOMEM, "the list of streams: out of host memory");

@@ -228,7 +228,7 @@ static void release_derived(struct teardown *t) {
   const char *label = oc_derived_label(&t->m->derived);
   if (s.first) {
     add_row(t, s.first, label, "%llu entries; %llu of %llu values outside the pool could not be freed: %s",
-        (unsigned long long)s.entries, (unsigned long long)s.failures, (unsigned long long)(s.failures + s.foreign),
+        (unsigned long long)s.entries, (unsigned long long)s.failures, (unsigned long long)s.failures + s.foreign,
         oci_error_text());
     return;
   }

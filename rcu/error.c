@@ -45,7 +45,7 @@ static struct thread_text *own_text(void) {
   return t;
 }
 
-int oci_error(int status, const char *fmt, ...) {
+int (oci_error)(int status, const char *fmt, ...) {
   struct thread_text *t = own_text();
   oci_self.wordless = !t;
   if (!t) return status;
@@ -59,7 +59,7 @@ int oci_error(int status, const char *fmt, ...) {
   return status;
 }
 
-int oci_error_add(int status, const char *fmt, ...) {
+int (oci_error_add)(int status, const char *fmt, ...) {
   struct thread_text *t = own_text();
   if (!t) return status;
   size_t n = strlen(t->text);

@@ -130,6 +130,7 @@ static void draw(struct bench *b, const struct exl3 *x, const oc_pool_stats *res
 
   c->bars = true;
   oct_curve_lines(c, "GiB", NULL);
+  // cppcheck-suppress internalAstError ; a fault of cppcheck 2.10
   oct_curve_named_point(c, "tensors", &(double){(double)x->sum / gib});
   oct_curve_named_point(c, "pool, reserved", &(double){(double)reserved->arena_bytes / gib});
   oct_curve_named_point(c, "pool, on demand", &(double){(double)on_demand->arena_bytes / gib});

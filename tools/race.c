@@ -160,6 +160,7 @@ static double median(const double *x, size_t n)
 {
   double sorted[ROUNDS_MOST];
 
+  // cppcheck-suppress uninitvar ; the callers fill n of them, at least one
   memcpy(sorted, x, n * sizeof *x);
   qsort(sorted, n, sizeof *sorted, by_value);
   return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
@@ -213,6 +214,7 @@ void oct_row_floor(struct row *row, double floor_ns, double known_ns)
 /* Twice as slow is not twice the opponent: then the one with the light lock is the baseline. */
 static void choose_baseline(struct racer *r, struct times *times, double floor_ns, double known_ns)
 {
+  /* analyzer: h->light says that there are three at least */
   struct racer was = r[1];
   struct times its = times[1];
 

@@ -82,6 +82,7 @@ static bool want_products(struct run *r, const struct job *j, struct check *c)
 
   if (m->y[j->derivation])
     return true;
+  /* analyzer: freed with the matrix */
   m->y[j->derivation] = calloc(m->rows, sizeof(double));
   m->size[j->derivation] = calloc(m->rows, sizeof(double));
   c->x = r->x;
