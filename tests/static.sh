@@ -7,8 +7,8 @@
 #   cppcheck     over all C
 #   tidy         clang-tidy with the checks of .clang-tidy, over all C
 #   shell        shellcheck, over the scripts
-# What a tool finds fails the run. Where it is wrong, a comment beside the line says why (NOLINT, cppcheck-suppress, and
-# shellcheck's own; "analyzer: why" for the lines below it, since gcc has no such comment); a kind of find that is wrong
+# What a tool finds fails the run. Where it is wrong, a comment beside the line says why (NOLINT, cppcheck-suppress,
+# disable for shellcheck; "analyzer: why" for the lines below it, since gcc has no such comment); a kind of find that is wrong
 # everywhere here is switched off below or in .clang-tidy, with the why.
 # Healthy output: a line a tool, "0 finds". A tool that is not installed is said to be skipped: exit status 77.
 set -euo pipefail
