@@ -14,6 +14,7 @@ int oct_bench_main(int argc, char **argv);
 int oct_sample_main(int argc, char **argv);
 int oct_inspect_main(int argc, char **argv);
 int oct_run_main(int argc, char **argv);
+int oct_top_main(int argc, char **argv);
 
 /* "octool <command>: <words>" on standard error. */
 void oct_complain(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));

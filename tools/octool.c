@@ -15,6 +15,7 @@ static const char help[] =
   "  sample    write a small transformer-shaped model as a safetensors file\n"
   "  inspect   list tensors, and lay them out in device memory with the real pool\n"
   "  run       load models, derive and verify their encodings, serve, swap, tear down\n"
+  "  top       look at what a running process owns, and how busy it is\n"
   "  bench     how fast the library is, beside baselines in the same run\n"
   "\n"
   "  octool COMMAND --help    a command's options\n"
@@ -24,7 +25,7 @@ static const char help[] =
 
 static const struct { const char *name; int (*main)(int argc, char **argv); } commands[] = {
   {"sample", oct_sample_main}, {"inspect", oct_inspect_main}, {"run", oct_run_main},
-  {"bench", oct_bench_main}};
+  {"top", oct_top_main}, {"bench", oct_bench_main}};
 
 static int version(void)
 {

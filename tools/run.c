@@ -28,6 +28,7 @@ static const char help[] =
   "  --json OUT        write the figures there too, as JSON; - is standard output, alone then\n"
   "  --trace OUT       write a trace there, which Perfetto and chrome://tracing open: builds and driver calls, a row a\n"
   "                    thread; live, retired and arena bytes, a track a model\n"
+  "  --publish         let octool top look at it meanwhile\n"
   "\n"
   "Latencies are of single lookups, each timed, less the median cost of reading the clock.\n"
   "Exit status 0 only if every byte and product was right, no launch was stale, and nothing was left behind.\n";
@@ -236,6 +237,13 @@ static bool trace_end(struct run *r, FILE *file, struct fault *why)
   return ok;
 }
 
+static bool publish(const struct run *r, struct fault *why)
+{
+  oc_status st = r->options.publish ? oc_stats_publish(NULL) : OC_OK;
+
+  return st == OC_OK || oct_liboc_fault(why, st, "publishing the figures");
+}
+
 static int run_on_device(struct run *r)
 {
   struct output out = {NULL, NULL};
@@ -243,7 +251,7 @@ static int run_on_device(struct run *r)
   struct fault why;
   int code;
 
-  if (!oct_output_open(&out, r->options.json, &why) || !trace_begin(r, &trace, &why) ||
+  if (!oct_output_open(&out, r->options.json, &why) || !trace_begin(r, &trace, &why) || !publish(r, &why) ||
       !oct_device_open(&r->device, r->options.backend, 0, &why)) {
     trace_end(r, trace, &(struct fault){""});
     oct_output_abandon(&out);
@@ -325,7 +333,7 @@ static bool seconds_option(const char *text, double *out, struct fault *why)
   return oct_fault(why, "--seconds: '%s' is not a number from 0 to 1000000000", oct_quote(&q, text));
 }
 
-enum { OPT_BACKEND = 256, OPT_THREADS, OPT_SECONDS, OPT_SWAP, OPT_DERIVE, OPT_JSON, OPT_TRACE, OPT_INJECT };
+enum { OPT_BACKEND = 256, OPT_THREADS, OPT_SECONDS, OPT_SWAP, OPT_DERIVE, OPT_JSON, OPT_TRACE, OPT_PUBLISH, OPT_INJECT };
 
 static bool take_option(struct run_options *o, int c, struct fault *why)
 {
@@ -337,6 +345,7 @@ static bool take_option(struct run_options *o, int c, struct fault *why)
   case OPT_DERIVE: return derive_option(optarg, o->derive, why);
   case OPT_JSON: o->json = optarg; return true;
   case OPT_TRACE: o->trace = optarg; return true;
+  case OPT_PUBLISH: o->publish = true; return true;
   default: return inject_option(optarg, &o->inject, why);
   }
 }
@@ -347,7 +356,7 @@ int oct_run_main(int argc, char **argv)
     {"backend", required_argument, NULL, OPT_BACKEND}, {"threads", required_argument, NULL, OPT_THREADS},
     {"seconds", required_argument, NULL, OPT_SECONDS}, {"swap", required_argument, NULL, OPT_SWAP},
     {"derive", required_argument, NULL, OPT_DERIVE},   {"json", required_argument, NULL, OPT_JSON},
-    {"trace", required_argument, NULL, OPT_TRACE},
+    {"trace", required_argument, NULL, OPT_TRACE},     {"publish", no_argument, NULL, OPT_PUBLISH},
     {"inject", required_argument, NULL, OPT_INJECT},   {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
   struct run r = {.options = {.backend = "host", .threads = 2, .seconds = 2, .swaps = 1,
                               .derive = {true, true, true, true}}};

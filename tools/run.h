@@ -29,6 +29,7 @@ enum inject {
 
 struct run_options {
   const char *backend, *json, *trace;   /* json, trace: NULL: none */
+  bool publish;
   uint64_t threads, swaps;
   double seconds;
   bool derive[DERIVATIONS];
