@@ -935,7 +935,7 @@ int main(void) {
   const char *which = getenv("LIBOC_TEST_BACKEND");
   printf("figure: every fault of every function, %s | %d functions, %llu points: %llu host allocations, %llu and all after, "
          "%llu calls of the driver\n", which && strcmp(which, "cuda") == 0 ? "simulated CUDA" : "host device", ROWS,
-         (unsigned long long)(tally->host + tally->host_for_good + tally->backend), (unsigned long long)tally->host,
+         (unsigned long long)tally->host + tally->host_for_good + tally->backend, (unsigned long long)tally->host,
          (unsigned long long)tally->host_for_good, (unsigned long long)tally->backend);
   return rc;
 }

@@ -90,7 +90,7 @@ static void around(double x)
 {
   float f = (float)x;
 
-  for (int sign = 0; sign < 2; sign++, f = -f) {
+  for (int sign = 0; sign < 2; sign++, f = -f) {   // NOLINT(cert-flp30-c): counted by sign
     same_codes(f);
     same_codes(nextafterf(f, INFINITY));
     same_codes(nextafterf(f, -INFINITY));

@@ -275,7 +275,7 @@ START_TEST(g17_the_sequence_up_to_the_latch) {
   oc_model *m = fx_model(b), *next;
   oc_devptr p = block(m, 64 * MiB);
   ck_ok(oc_pool_free(oc_model_pool(m), p));
-  p = block(m, 4096);
+  (void)block(m, 4096);
   uint64_t allocs = fx_calls(b, "alloc");
   fx_fail(b, "alloc", 1, 0, OC_E_DEVICE_NOMEM);
   oc_devptr q = block(m, 100 * MiB);                                /* managed now */
@@ -432,7 +432,7 @@ START_TEST(s34_empty_arenas_go_back_first) {
   ck_assert_uint_eq(fx_used(b), 540 * MiB);
   ck_ok(oc_pool_free_on(oc_model_pool(m), p, NULL));
   fx_sync(b, NULL);
-  p = block(m, 600 * MiB);
+  (void)block(m, 600 * MiB);
   ck_assert_uint_eq(fx_used(b), 600 * MiB);
   oc_pool_stats s = stats(m);
   ck_assert_uint_eq(s.driver_frees, 2);

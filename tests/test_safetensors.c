@@ -42,7 +42,7 @@ static void write_file(uint64_t length, const char *header, size_t data)
   unsigned char *all = malloc(8 + h + data);
 
   put_length(all, length);
-  memcpy(all + 8, header, h);
+  memcpy(all + 8, header, h);   // NOLINT(bugprone-not-null-terminated-result): bytes
   for (size_t i = 0; i < data; i++)
     all[8 + h + i] = (unsigned char)i;
   write_bytes(all, 8 + h + data);
@@ -334,7 +334,7 @@ START_TEST(quoting_never_overruns)
   for (size_t n = 0; n < sizeof name; n++)
     for (int flavour = 0; flavour < 3; flavour++) {
       for (size_t i = 0; i < n; i++)
-        name[i] = flavour == 0 ? 'a' : flavour == 1 ? '\n' : i % 2 ? '\xa4' : '\xc3';
+        name[i] = flavour == 0 ? 'a' : flavour == 1 ? '\n' : i % 2 ? '\xa4' : '\xc3';   // NOLINT(bugprone-narrowing-conversions)
       name[n] = '\0';
       ck_assert_uint_lt(strlen(oct_quote(&q, name)), sizeof q.text);
     }

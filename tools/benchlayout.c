@@ -21,9 +21,9 @@ static void add(struct exl3 *x, uint64_t bytes)
   x->sum += bytes;
   x->reserve += (bytes + 255) / 256 * 256;
   if (rounded >= chunk)
-    x->chunk_rule += (double)((bytes + chunk - 1) / chunk * chunk);
+    x->chunk_rule += (double)((bytes + chunk - 1) / chunk * chunk);   // NOLINT(bugprone-integer-division): whole chunks
   else
-    x->chunk_rule += (double)chunk / (double)(chunk / rounded);
+    x->chunk_rule += (double)chunk / (double)(chunk / rounded);       // NOLINT(bugprone-integer-division): whole ones
 }
 
 static void add_projection(struct exl3 *x, uint64_t rows, uint64_t columns)

@@ -101,6 +101,7 @@ static bool plan(struct checkpoint *c, const bool derive[DERIVATIONS], struct fa
   for (size_t i = 0; i < c->placed_count; i++) {
     const struct tensor *t = c->placed[i].tensor;
 
+    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): the placed ones all have their tensor
     c->largest_tensor = larger(c->largest_tensor, (size_t)t->bytes);
     if (__builtin_add_overflow(c->bytes, t->bytes, &c->bytes) || !plan_block(c, t->bytes) ||
         (is_matrix(t) && !plan_matrix(c, i, derive)))

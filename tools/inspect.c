@@ -63,8 +63,8 @@ static double chunk_cost(uint64_t bytes)
   uint64_t rounded = (bytes + 511) / 512 * 512;
 
   if (rounded >= chunk)
-    return (double)((bytes + chunk - 1) / chunk) * (double)chunk;
-  return (double)chunk / (double)(chunk / rounded);
+    return (double)((bytes + chunk - 1) / chunk) * (double)chunk;   // NOLINT(bugprone-integer-division): whole chunks
+  return (double)chunk / (double)(chunk / rounded);   // NOLINT(bugprone-integer-division): whole ones
 }
 
 static bool sum_up(struct subject *s, struct fault *why)
