@@ -418,8 +418,11 @@ struct recipe {
 };
 
 static oc_status run(const struct recipe *r, oc_build *b, uint64_t value[2]) {
+  uint32_t before = oci_error_count();
   oc_status st = r->ptr ? r->ptr(b, r->arg, value) : r->pair(b, r->arg, value);
-  if (st > 0) return oci_error(OC_E_INVALID, "%s: the build function answered %s", r->call, oc_status_name(st));
+  /* Where a call in it failed, that call's words stay. */
+  if (st > 0 || (st < 0 && oci_error_count() == before))
+    return oci_error(st > 0 ? OC_E_INVALID : st, "%s: the build function answered %s (%d)", r->call, oc_status_name(st), st);
   if (st == OC_OK) st = check_value(b, value, r->call);
   return st;
 }

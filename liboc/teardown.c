@@ -201,9 +201,11 @@ static struct resource *newest_resource(struct oc_model *m) {
 static void release_resources(struct teardown *t) {
   struct resource *r;
   while ((r = newest_resource(t->m))) {
+    uint32_t before = oci_error_count();
     oc_status st = r->ops.release(r->self, t->m->backend);
     if (st > 0) st = OC_E_INVALID;
-    add_row(t, st, r->label, "%s", st ? oc_status_text(st) : "released");
+    const char *why = oci_error_count() == before ? oc_status_text(st) : oci_error_text();
+    add_row(t, st, r->label, "%s", st ? why : "released");
     oci_resource_free(t->m, r);
   }
 }

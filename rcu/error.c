@@ -48,6 +48,7 @@ static struct thread_text *own_text(void) {
 int (oci_error)(int status, const char *fmt, ...) {
   struct thread_text *t = own_text();
   oci_self.wordless = !t;
+  oci_self.failures++;
   if (!t) return status;
   /* The arguments may point into the old text, so the new one is made beside it. */
   char fresh[TEXT_BYTES];
@@ -76,6 +77,8 @@ const char *oci_error_text(void) {
   if (oci_self.wordless) return "a call failed, and host memory for the words is out";
   return oci_self.text ? oci_self.text->text : "";
 }
+
+uint32_t oci_error_count(void) { return oci_self.failures; }
 
 /* fn and arg change together; a log line is rare, so a lock does. Held only to read or write the pair: the
    callback runs without it, and may be called once more after oci_set_log returned. */

@@ -7,6 +7,8 @@
 #ifndef OCI_RCU_ERROR_H
 #define OCI_RCU_ERROR_H
 
+#include <stdint.h>
+
 /* Sets this thread's last error; returns status. Without host memory a fixed sentence stands in. */
 int oci_error(int status, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Appends to this thread's last error ("; " first); returns status. */
@@ -18,6 +20,8 @@ int oci_error_add(int status, const char *fmt, ...) __attribute__((format(printf
 #endif
 /* This thread's last error; "" if none. Valid until the thread's next failure. */
 const char *oci_error_text(void);
+/* How many this thread has had: around a callback, whether the last error is its. */
+uint32_t oci_error_count(void);
 
 enum oci_log_level { OCI_LOG_ERROR = 0, OCI_LOG_WARNING = 1, OCI_LOG_NOTE = 2 };
 typedef void (*oci_log_fn)(void *arg, int level, const char *line);

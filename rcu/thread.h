@@ -34,6 +34,7 @@ struct thread_self {
   struct thread_text *text;
   bool wordless;             /* the last failure found no host memory for its words */
   bool listed, ended;        /* among the threads that may get a cell; its exit hook ran: never again */
+  uint32_t failures;         /* worded so far */
   uint64_t id;               /* never reused in a process; 0 before oci_thread_id */
   struct thread_cell *cell;  /* atomic: set by any thread; NULL: hits are not counted */
   struct link link;          /* under thread.c's lock */

@@ -151,6 +151,12 @@ static oc_status answer_only(oc_build *b, void *arg, uint64_t *out) {
   return a->st;
 }
 
+/* Its answer is a failed call's: those words stay. */
+static oc_status answer_refused(oc_build *b, void *arg, uint64_t *out) {
+  (void)out;
+  return oc_build_alloc(b, 0, 0, (oc_devptr *)arg);
+}
+
 static oc_status answer_pair(oc_build *b, void *arg, uint64_t out[2]) {
   (void)b;
   memcpy(out, arg, 2 * sizeof *out);
@@ -168,6 +174,12 @@ START_TEST(odd_answers_of_a_build_function) {
     ck_status(oc_derived_get_or_build_ptr(w.d, OC_BF16, ANY, answer_only, (void *)(uintptr_t)&all[i], &v), all[i].want);
     ck_assert_uint_eq(v, 77);
     ck_assert_uint_eq(oc_derived_len(w.d), 0);
+    if (all[i].st != OC_OK) ck_words(oc_status_name(all[i].st));   /* not the words of a failure before */
+  }
+  oc_devptr block;
+  for (int i = 0; i < 2; i++) {
+    ck_status(oc_derived_get_or_build_ptr(w.d, OC_BF16, ANY, answer_refused, &block, &v), OC_E_INVALID);
+    ck_words("0 bytes");
   }
   uint64_t none[2] = {0, 0}, second[2] = {0, ANY};
   ck_status(oc_derived_get_or_build_pair(w.d, OC_ROWWISE_FP8, ANY, answer_pair, none, two), OC_E_INVALID);

@@ -562,6 +562,28 @@ static oc_status failing_release(void *self, oc_backend *b) {
   (void)b;
   return *(oc_status *)self;
 }
+/* A release that fails by a call of ours: that call's words are the row's, not those of a failure before. */
+static oc_status release_stranger(void *self, oc_backend *b) {
+  (void)b;
+  return oc_pool_free(oc_model_pool(self), 0x123400);
+}
+START_TEST(g23_a_row_has_the_words_of_its_own_failure) {
+  oc_backend *b = fx_open(NULL);
+  oc_model *m = fx_model(b);
+  oc_status bad = OC_E_IO;
+  const oc_resource_ops ops[] = {{sizeof *ops, "graphs", release_stranger}, {sizeof *ops, "cache", failing_release}};
+  ck_ok(oc_model_push(m, &ops[1], &bad));
+  ck_ok(oc_model_push(m, &ops[0], m));
+  oc_report *r;
+  ck_status(oc_model_teardown(m, &r), OC_E_TEARDOWN);
+  check_row(r, "graphs", OC_E_NOT_OWNED, "0x123400 is in no arena");
+  check_row(r, "cache", OC_E_IO, oc_status_text(OC_E_IO));
+  oc_report_free(r);
+  ck_status(oc_model_destroy(m), OC_E_TEARDOWN);
+  fx_close(b);
+}
+END_TEST
+
 START_TEST(g23_every_failure_is_a_row_and_the_rest_goes_on) {
   if (!fx_can(FX_FAIL)) { fx_skip("needs failures by order"); return; }
   for (uint64_t nth = 1; nth <= 3; nth++) {
@@ -1103,7 +1125,10 @@ START_TEST(s11_unowned_blocks_are_swept_and_named) {
     check_row(r, "unowned at other.c:7", OC_OK, "in 1 blocks");
     check_row(r, "unowned at loader.c:812", OC_OK, "2.16 GB in 432 blocks");
     char *text = oc_report_text(r);
+    ck_assert_ptr_nonnull(strstr(text, ": leaked; "));
     ck_assert_ptr_nonnull(strstr(text, "largest site loader.c:812"));
+    ck_assert_ptr_nonnull(strstr(text, "unowned at other.c:7"));
+    ck_assert_ptr_null(strstr(text, "kv cache"));   /* went with its owner's leave */
     text[5] = 0;   /* the caller may write to it */
     oc_string_free(text);
     oc_report_free(r);
@@ -1279,6 +1304,7 @@ static Suite *suite(void) {
   tcase_add_test(t, g22_this_threads_capture_refuses);
   tcase_add_test(t, g22_an_undeclared_capture_refuses);
   tcase_add_test(t, s18_in_a_guard);
+  tcase_add_test(t, g23_a_row_has_the_words_of_its_own_failure);
   tcase_add_test(t, g23_every_failure_is_a_row_and_the_rest_goes_on);
   tcase_add_test(t, g23_a_failed_wait_or_foreign_free_is_a_row);
   tcase_add_test(t, s22_a_lost_context_is_one_row);
