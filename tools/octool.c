@@ -5,6 +5,7 @@
 #include "liboc/oc.h"
 #include "tools/command.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,8 @@ int main(int argc, char **argv)
 {
   struct quoted q;
 
+  /* A file that grows past the process's limit is then a failed write like any other. */
+  signal(SIGXFSZ, SIG_IGN);
   if (argc < 2)
     return oct_usage(NULL, "a command is missing");
   if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)

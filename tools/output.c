@@ -5,6 +5,8 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static bool cannot_write(const char *path, struct fault *why)
 {
@@ -51,13 +53,28 @@ bool oct_output_write(struct output *o, json_t *document, struct fault *why)
   json_decref(document);
   if (!dumped)
     cannot_write(o->path, why);
-  return close_file(o) ? dumped : cannot_write(o->path, why);
+  if (!close_file(o))
+    dumped = cannot_write(o->path, why);
+  if (!dumped && !oct_output_is_stdout(o))
+    oct_output_remove(o->path);
+  return dumped;
 }
 
 void oct_output_abandon(struct output *o)
 {
-  if (o->file)
-    close_file(o);
+  if (!o->file)
+    return;
+  close_file(o);
+  if (!oct_output_is_stdout(o))
+    oct_output_remove(o->path);
+}
+
+void oct_output_remove(const char *path)
+{
+  struct stat st;
+
+  if (stat(path, &st) == 0 && S_ISREG(st.st_mode))
+    unlink(path);
 }
 
 bool oct_flush_stdout(struct fault *why)

@@ -234,6 +234,8 @@ static bool trace_end(struct run *r, FILE *file, struct fault *why)
                     st == OC_OK || st == OC_E_IO ? strerror(errno) : oc_last_error());
   if (fclose(file) != 0 && ok)
     ok = oct_fault(why, "%s: cannot be written: %s", oct_quote(&q, r->options.trace), strerror(errno));
+  if (!ok)
+    oct_output_remove(r->options.trace);
   return ok;
 }
 

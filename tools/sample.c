@@ -17,8 +17,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static const char help[] =
   "usage: octool sample OUT.safetensors [--params N] [--layers L]\n"
@@ -281,7 +279,6 @@ static bool write_all(FILE *out, const struct sample *s)
 static bool write_file(const char *path, const struct sample *s, struct fault *why)
 {
   FILE *out = fopen(path, "wbe");
-  struct stat st;
   struct quoted q;
   bool ok;
   int error;
@@ -297,9 +294,7 @@ static bool write_file(const char *path, const struct sample *s, struct fault *w
   }
   if (ok)
     return true;
-  /* Half a model is worse than none; devices stay. */
-  if (stat(path, &st) == 0 && S_ISREG(st.st_mode))
-    unlink(path);
+  oct_output_remove(path);
   return oct_fault(why, "%s: cannot be written: %s", oct_quote(&q, path), strerror(error));
 }
 
