@@ -344,7 +344,7 @@ bool oct_reference_check(struct check *c)
   need_tables();
   c->wrong = 0;
   w.row = calloc(c->columns, sizeof *w.row);
-  w.want = calloc(c->columns, sizeof(uint16_t));
+  w.want = calloc(c->columns, sizeof(uint16_t));   // NOLINT(clang-analyzer-unix.MallocSizeof): bytes; two a code at most
   ok = w.row && w.want;
   if (ok)
     check_rows(c, &w);

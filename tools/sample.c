@@ -243,7 +243,7 @@ static json_t *header_of(const struct sample *s)
       json_array_append_new(shape, json_integer((json_int_t)t->shape[k]));
     if (json_object_set_new(header, t->name,
                             json_pack("{s:s, s:o, s:[I,I]}", "dtype", t->type->name, "shape", shape, "data_offsets",
-                                      (json_int_t)t->offset, (json_int_t)(t->offset + t->bytes))) != 0) {
+                                      (json_int_t)t->offset, (json_int_t)t->offset + (json_int_t)t->bytes)) != 0) {
       json_decref(header);
       return NULL;
     }

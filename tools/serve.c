@@ -237,7 +237,7 @@ static bool pass(struct server *t, struct fault *why)
   /* The pass is done when the device has done it; and queues stay short. */
   if (!oct_wait(&r->device, t->stream, why))
     return false;
-  t->sampled = (t->sampled + 1) % r->checkpoint.job_count;
+  t->sampled = (t->sampled + 1) % r->checkpoint.job_count;   // NOLINT(clang-analyzer-core.DivideZero): no jobs, no server
   __atomic_fetch_add(&r->totals.passes, 1, __ATOMIC_RELAXED);
   if (generation != t->reported && generation == __atomic_load_n(&r->number, __ATOMIC_RELAXED))
     report(t, generation);
