@@ -230,8 +230,6 @@ static void text_groups(struct text *t, struct view *v, enum key key, struct led
 }
 
 static void text_arena(struct text *t, const struct arena_view *a) {
-  const char *kind = a->lost ? "lost" : a->managed ? "managed" : "device";
-  oci_text_add(t, "  0x%-14" PRIx64 " %-7s", a->base, kind);
   text_cell(t, a->bytes);
   text_cell(t, a->used);
   text_cell(t, a->bytes - a->used);
@@ -245,6 +243,13 @@ static void text_arena(struct text *t, const struct arena_view *a) {
     oci_text_add_bytes(t, units_bytes(1) << c);
   }
   oci_text_add(t, "\n");
+}
+
+static void add_arena(struct arena_view *sum, const struct arena_view *a) {
+  sum->bytes += a->bytes;
+  sum->used += a->used;
+  if (a->largest > sum->largest) sum->largest = a->largest;
+  for (uint32_t c = 0; c < SIZE_CLASSES; c++) sum->count[c] += a->count[c];
 }
 
 static void text_head(struct text *t, const struct view *v) {
@@ -275,8 +280,18 @@ static void text_arenas(struct text *t, const struct view *v, size_t top) {
   if (!v->arena_count) return;
   oci_text_add(t, "\n  %-16s %-7s %11s %11s %11s %11s %13s  free blocks by least size\n", "arena", "kind", "bytes",
                "used", "free", "largest", "fragmentation");
-  for (size_t i = 0; i < shown; i++) text_arena(t, &v->arenas[i]);
-  if (shown < v->arena_count) oci_text_add(t, "  (%zu more)\n", v->arena_count - shown);
+  for (size_t i = 0; i < shown; i++) {
+    const struct arena_view *a = &v->arenas[i];
+    oci_text_add(t, "  0x%-14" PRIx64 " %-7s", a->base, a->lost ? "lost" : a->managed ? "managed" : "device");
+    text_arena(t, a);
+  }
+  if (shown == v->arena_count) return;
+  struct arena_view rest = {0};
+  for (size_t i = shown; i < v->arena_count; i++) add_arena(&rest, &v->arenas[i]);
+  char name[32];
+  snprintf(name, sizeof name, "(%zu more)", v->arena_count - shown);
+  oci_text_add(t, "  %-24s", name);
+  text_arena(t, &rest);
 }
 
 /* The fullest of free space first: what one looks for. */

@@ -361,7 +361,9 @@ OC_API uint64_t  oc_report_arenas_freed(const oc_report *r);
 OC_API uint64_t  oc_report_bytes_freed(const oc_report *r);      /* of arenas */
 OC_API uint64_t  oc_report_blocks_swept(const oc_report *r);     /* live blocks with no owner */
 OC_API uint64_t  oc_report_modules_unloaded(const oc_report *r);
-OC_API char     *oc_report_text(const oc_report *r);   /* the caller's, to oc_string_free; NULL without memory */
+/* One line where all went well; else a line more for each failure, and for who left what from where. The caller's, to
+   oc_string_free; NULL without memory. oc_report_json has every row. */
+OC_API char     *oc_report_text(const oc_report *r);
 OC_API char     *oc_report_json(const oc_report *r);   /* likewise */
 OC_API void      oc_report_free(oc_report *r);
 OC_API void      oc_string_free(char *s);

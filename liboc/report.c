@@ -123,17 +123,37 @@ uint64_t oc_report_blocks_swept(const oc_report *r) { return r ? r->totals.block
 uint64_t oc_report_modules_unloaded(const oc_report *r) { return r ? r->totals.modules_unloaded : 0; }
 
 static void add_text_row(struct text *t, const struct row *row) {
-  oci_text_add(t, "  %-18s %-12s %s\n", row->label, row->status ? oc_status_name(row->status) : "ok", row->detail);
+  char label[sizeof row->label + 4];   /* padded first: what does not print takes one column, too */
+  snprintf(label, sizeof label, "%-18s", row->label);
+  oci_text_add(t, "  ");
+  oci_text_add_plain(t, label);
+  oci_text_add(t, " %-12s ", row->status ? oc_status_name(row->status) : "ok");
+  oci_text_add_plain(t, row->detail);
+  oci_text_add(t, "\n");
 }
 
+/* A failure, what nobody owned, or a context that went: what people look for. An engine's own label may say so too. */
+static bool is_news(const struct row *row) {
+  return row->status || strncmp(row->label, "unowned ", 8) == 0 || strcmp(row->label, "context gone") == 0;
+}
+
+static const char *verdict(const oc_report *r) {
+  if (r->status) return oc_status_name(r->status);
+  return r->totals.blocks_swept ? "leaked" : "clean";
+}
+
+/* One line where all is well; else each failure, and who left what from where. The other rows are in the JSON. */
 char *oc_report_text(const oc_report *r) {
   if (!r) return NULL;
   struct text t = {0};
-  oci_text_add(&t, "teardown of %s (generation %llu): %s; %llu arenas, %llu bytes freed; %llu modules unloaded; %llu blocks swept\n",
-               r->model, (unsigned long long)r->generation, r->status ? oc_status_name(r->status) : "clean",
-               (unsigned long long)r->totals.arenas_freed, (unsigned long long)r->totals.bytes_freed,
-               (unsigned long long)r->totals.modules_unloaded, (unsigned long long)r->totals.blocks_swept);
-  for (size_t i = 0; i < r->count; i++) add_text_row(&t, &r->row[i]);
+  oci_text_add(&t, "teardown of ");
+  oci_text_add_plain(&t, r->model);
+  oci_text_add(&t, " (generation %llu): %s; %llu arenas, %llu bytes freed; %llu modules unloaded; %llu blocks swept\n",
+               (unsigned long long)r->generation, verdict(r), (unsigned long long)r->totals.arenas_freed,
+               (unsigned long long)r->totals.bytes_freed, (unsigned long long)r->totals.modules_unloaded,
+               (unsigned long long)r->totals.blocks_swept);
+  for (size_t i = 0; i < r->count; i++)
+    if (is_news(&r->row[i])) add_text_row(&t, &r->row[i]);
   if (r->left_out) oci_text_add(&t, "  and %llu more\n", (unsigned long long)r->left_out);
   return oci_string_out(oci_text_take(&t));
 }

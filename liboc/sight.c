@@ -36,8 +36,7 @@ static void trace_bytes(struct oc_model *m, bool now) {
   __atomic_store_n(&m->counts.bytes_traced, at, __ATOMIC_RELAXED);
   struct pool_stats s;
   oci_pool_stats(m->pool.core, &s);
-  oci_trace_add(&(struct event){.kind = EVENT_BYTES, .begin = at, .thread = oci_thread_id(), .generation = m->generation,
-                                .a = s.live_bytes, .b = s.retired_bytes, .c = s.arena_bytes});
+  oci_trace_add(&(struct event){.kind = EVENT_BYTES, .begin = at, .generation = m->generation, .a = s.live_bytes, .b = s.retired_bytes, .c = s.arena_bytes});
 }
 
 static void trace_instant(struct oc_model *m, const char *name) {

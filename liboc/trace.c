@@ -196,7 +196,9 @@ static void add_event(struct writer *w, struct row *r, const struct event *e, si
   }
 }
 
+/* Thread 0 is none: the tracks of bytes. */
 static void name_thread(struct writer *w, uint64_t thread) {
+  if (thread == 0) return;
   oci_text_add(&w->text, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%ld,\"tid\":%" PRIu64
                ",\"args\":{\"name\":\"thread %" PRIu64 "\"}}", w->pid, thread, thread);
 }

@@ -17,7 +17,7 @@ enum event_kind { EVENT_DRIVER, EVENT_BUILD, EVENT_WAIT, EVENT_GUARD_WAIT, EVENT
 
 struct event {
   uint64_t begin, ns;        /* by oci_now_ns; ns: of EVENT_DRIVER to EVENT_GUARD_WAIT */
-  uint64_t thread;           /* oci_thread_id */
+  uint64_t thread;           /* oci_thread_id; 0: of EVENT_BYTES */
   uint64_t generation;
   const char *name;          /* lives as long as the process */
   uint64_t a, b, c;          /* driver: status; build: key, status; bytes: live, retired, arenas */

@@ -145,12 +145,18 @@ json run.json 'd["products_checked"] >= d["derived_built"] and d["passes"] >= 5 
 json run.json 'd["lookups"] >= d["passes"] * 3 and 0 < d["lookup_ns_p50"] <= d["lookup_ns_p99"] <= d["lookup_ns_p999"]'
 json run.json 'd["bytes_loaded"] <= d["live_bytes_peak"] <= d["arena_bytes"] and d["seconds"] >= 0.5'
 if grep -q '^teardown of ' out; then ok; else fail "no teardown report"; fi
+if [ "$(sed -n '/^teardown of /,$p' out | wc -l)" -eq 1 ]; then ok; else fail "a clean teardown's report is more than a line"; fi
 
 run 0 run --seconds 0 --derive bf16 --trace trace.json one.safetensors
 json trace.json 'all(e["ph"] in "MXiCbe" and "pid" in e and "tid" in e for e in d["traceEvents"])'
 json trace.json 'len([e for e in d["traceEvents"] if e["ph"] == "X" and e["name"] == "bf16"]) > 10'
 json trace.json '{"live", "retired", "arenas"} == set([e for e in d["traceEvents"] if e["ph"] == "C"][-1]["args"])'
 json trace.json 'd["otherData"]["dropped"] == "0"'
+json trace.json 'all(isinstance(e["ts"], (int, float)) and e["ts"] >= 0 for e in d["traceEvents"] if e["ph"] != "M")'
+json trace.json 'all(e["dur"] >= 0 and e["cat"] for e in d["traceEvents"] if e["ph"] == "X")'
+json trace.json 'all(a["tid"] != b["tid"] or a["ts"] <= b["ts"] for v in [[e for e in d["traceEvents"] if e["ph"] in "XiCb"]] for a, b in zip(v, v[1:]))'
+json trace.json '{e["tid"] for e in d["traceEvents"] if e["ph"] in "Xi"} <= {e["tid"] for e in d["traceEvents"] if e["name"] == "thread_name"}'
+json trace.json 'sorted((e["cat"], e["id"], e["name"]) for e in d["traceEvents"] if e["ph"] == "b") == sorted((e["cat"], e["id"], e["name"]) for e in d["traceEvents"] if e["ph"] == "e")'
 run 1 run --seconds 0 --trace no/such/folder/t.json one.safetensors
 says "no/such/folder/t.json: cannot be written: No such file or directory"
 run 1 run --seconds 0 --trace /dev/full one.safetensors
@@ -254,6 +260,11 @@ run 1 run --seconds 0 --inject no-grace --threads 1 --json d.json one.safetensor
 json d.json 'd["stale_launches"] == 1'
 run 1 run --seconds 0 --inject orphan --json d.json one.safetensors
 says "blocks belonged to nobody at teardown"
+if grep -q '^teardown of .*: leaked; .* 1 blocks swept$' out && grep -qE '^  unowned blocks .*[0-9] in 1 blocks, largest site .*\.c:[0-9]+' out; then
+  ok
+else
+  fail "the report does not say who leaked what from where"
+fi
 json d.json 'd["blocks_swept"] == 1 and d["bytes_leaked"] == 0'
 # A miss is filled in by the server that met it, and what it built is verified too.
 run 0 run --seconds 0.3 --inject miss --threads 4 --json d.json one.safetensors

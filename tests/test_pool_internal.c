@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include <check.h>
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -773,6 +774,79 @@ START_TEST(g26_sums_are_exact) {
 }
 END_TEST
 
+/* "1.50 MB" in bytes, as near as it says. */
+static double bytes_at(const char **at) {
+  static const char units[] = "BKMGTP";
+  char *end;
+  double v = strtod(*at, &end);
+  while (*end == ' ') end++;
+  for (const char *u = strchr(units, toupper((unsigned char)*end)); u > units; u--) v *= 1000;
+  *at = end + strcspn(end, " \n");
+  return v;
+}
+
+/* Live, blocks, retired, peak: the rows shown, the rest and the sum. */
+static void rows_sum_up(const char *text, const char *title, uint64_t live, uint64_t retired) {
+  double shown[2] = {0}, total[2] = {0};
+  uint64_t blocks = 0;
+  unsigned rows = 0;
+  const char *at = strstr(text, title);
+  ck_assert_ptr_nonnull(at);
+  for (at = strchr(at, '\n') + 1; *at && *at != '\n'; at = strchr(at, '\n') + 1) {
+    const char *p = at, *end = strchr(at, '\n');
+    double row[2];
+    row[0] = bytes_at(&p);
+    char *after;
+    uint64_t n = strtoull(p, &after, 10);
+    p = after;
+    row[1] = bytes_at(&p);
+    if (end - at > 5 && strncmp(end - 5, "  sum", 5) == 0) {
+      total[0] = row[0], total[1] = row[1];
+      ck_assert_uint_eq(n, blocks);   /* exact: no unit rounds it */
+      break;
+    }
+    shown[0] += row[0], shown[1] += row[1], blocks += n, rows++;
+  }
+  ck_assert_uint_eq(rows, 4);         /* three, and the rest */
+  ck_assert_double_eq_tol(total[0], (double)live, (double)live / 100);
+  ck_assert_double_eq_tol(total[1], (double)retired, (double)retired / 100);
+  ck_assert_double_eq_tol(shown[0], total[0], total[0] / 100);
+  ck_assert_double_eq_tol(shown[1], total[1], total[1] / 100 + 1);
+}
+
+/* Whatever is left out is in "(n more)", of sites, files, owners and arenas. */
+START_TEST(top_rows_and_the_rest_are_the_sum) {
+  static const char *const owners[] = {NULL, "weights", "scratch y", "bf16", "kv cache", "tables"};
+  uint64_t at;
+  char file[16];
+  for (uint32_t i = 0; i < 60; i++) {
+    snprintf(file, sizeof file, "f%u.c", i % 7);
+    struct pool_site site = {file, i % 11 + 1, "f"};
+    struct pool_request r = {.bytes = 10000 + i * 70000, .site = &site, .owner = owners[i % 6]};
+    ck_assert_int_eq(oci_pool_alloc(pool, &r, &at), POOL_OK);
+    if (i % 5 == 0) ck_assert_int_eq(give(at, RELEASE_RETIRE, 0), POOL_OK);
+  }
+  char *text = oci_pool_report_text(pool, 3);
+  rows_sum_up(text, "  by site", stats().live_bytes, stats().retired_bytes);
+  rows_sum_up(text, "  by file", stats().live_bytes, stats().retired_bytes);
+  rows_sum_up(text, "  by owner", stats().live_bytes, stats().retired_bytes);
+  oci_strfree(NULL, text);
+  text = oci_pool_report_text(pool, 1);
+  if (stats().arenas > 1) {
+    const char *p = strstr(text, "\n  0x");
+    p = strstr(p, "device") + strlen("device");
+    double bytes = bytes_at(&p), used = bytes_at(&p), room = bytes_at(&p);
+    p = strstr(text, " more)") + strlen(" more)");
+    bytes += bytes_at(&p), used += bytes_at(&p), room += bytes_at(&p);
+    ck_assert_double_eq_tol(bytes, (double)stats().arena_bytes, bytes / 100);
+    ck_assert_double_eq_tol(used + room, bytes, bytes / 100);
+    ck_assert_double_eq_tol(room, (double)stats().free_bytes, bytes / 100);
+  }
+  ck_assert_uint_gt(stats().arenas, 1);
+  oci_strfree(NULL, text);
+}
+END_TEST
+
 START_TEST(reports_escape_what_callers_say) {
   struct pool_site site = {"a\"b\\c\n\x1b[31m\xff\xc3\xa9.c", 1, NULL};
   struct pool_request r = {.bytes = 1, .site = &site, .owner = "\xed\xa0\x80 \x01"};
@@ -974,7 +1048,7 @@ int main(void) {
   ADD(s, "life", g19_try_never_calls_the_device, g19_carves_go_on_while_the_device_is_asked,
       g3_stop_refuses_requests_only, g22_release_is_one_free_an_arena,
       s22_a_lost_device_is_asked_once, g25_abandoned_arenas_call_nothing);
-  ADD(s, "ledger", external_memory, g26_sums_are_exact, reports_escape_what_callers_say, reports_of_nothing);
+  ADD(s, "ledger", external_memory, g26_sums_are_exact, top_rows_and_the_rest_are_the_sum, reports_escape_what_callers_say, reports_of_nothing);
   ADD(s, "host memory", g33_host_memory_fails_anywhere, g33_create_without_memory, g33_reports_without_memory);
   ADD(s, "check", check_sees_every_equation);
   SRunner *r = srunner_create(s);

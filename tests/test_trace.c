@@ -47,7 +47,10 @@ static void check_event(const json_t *e) {
   case 'X': ck_assert(number_of(e, "dur") >= 0); text_of(e, "cat"); break;
   case 'i': ck_assert_str_eq(text_of(e, "s"), "t"); break;
   case 'b': case 'e': ck_assert(json_is_integer(json_object_get(e, "id"))); text_of(e, "cat"); break;
-  case 'C': number_of(json_object_get(e, "args"), "live"); break;
+  case 'C':
+    number_of(json_object_get(e, "args"), "retired");
+    ck_assert(number_of(json_object_get(e, "args"), "live") <= number_of(json_object_get(e, "args"), "arenas"));
+    break;
   default: ck_abort_msg("phase %c", ph);
   }
 }
@@ -68,6 +71,25 @@ static void check_nesting(const json_t *events) {
   }
 }
 
+/* Down the document, a row's events are in the order of time, and so are a track's figures. The end of an asynchronous span
+   stands with its begin. */
+static void check_order(const json_t *events) {
+  double last = -1;
+  json_int_t row = -1;
+  size_t i;
+  json_t *e;
+  json_array_foreach(events, i, e) {
+    char ph = *text_of(e, "ph");
+    if (ph == 'M' || ph == 'e') continue;
+    json_int_t tid = json_integer_value(json_object_get(e, "tid"));
+    ck_assert_msg((ph == 'C') == (tid == 0), "%c on row %lld", ph, (long long)tid);
+    ck_assert_msg(tid != row || number_of(e, "ts") >= last, "row %lld goes back from %f to %f", (long long)tid, last, number_of(e, "ts"));
+    ck_assert_msg(tid >= row, "row %lld in two parts", (long long)tid);
+    row = tid;
+    last = number_of(e, "ts");
+  }
+}
+
 static json_t *stop(size_t *dropped) {
   struct gathered g = {0};
   ck_ok(oc_trace_stop(gather, &g));
@@ -80,6 +102,7 @@ static json_t *stop(size_t *dropped) {
   ck_assert(json_is_array(events));
   json_array_foreach(events, i, e) check_event(e);
   check_nesting(events);
+  check_order(events);
   if (dropped) *dropped = (size_t)atoll(text_of(json_object_get(d, "otherData"), "dropped"));
   free(g.text);
   return d;

@@ -140,7 +140,19 @@ static uint64_t larger(uint64_t a, uint64_t b)
   return a > b ? a : b;
 }
 
-static void add_report(struct totals *t, const oc_pool_stats *pool, const oc_report *report)
+/* The last one's, but for one that was not clean: what is wrong is not written over by what is well. */
+static void keep_report(struct totals *t, const oc_report *report, bool clean)
+{
+  if (t->unclean)
+    return;
+  t->unclean = !clean;
+  oc_string_free(t->report);
+  oc_string_free(t->report_json);
+  t->report = oc_report_text(report);
+  t->report_json = oc_report_json(report);
+}
+
+static void add_report(struct totals *t, const oc_pool_stats *pool, const oc_report *report, oc_status st)
 {
   t->driver_allocs += pool->driver_allocs;
   t->driver_frees += pool->driver_frees + oc_report_arenas_freed(report);
@@ -149,10 +161,7 @@ static void add_report(struct totals *t, const oc_pool_stats *pool, const oc_rep
   t->live_bytes_peak = larger(t->live_bytes_peak, pool->peak_live_bytes);
   t->blocks_swept += oc_report_blocks_swept(report);
   t->bytes_leaked += (int64_t)(pool->arena_bytes - oc_report_bytes_freed(report));
-  oc_string_free(t->report);
-  oc_string_free(t->report_json);
-  t->report = oc_report_text(report);
-  t->report_json = oc_report_json(report);
+  keep_report(t, report, st == OC_OK && oc_report_blocks_swept(report) == 0);
 }
 
 static void unlink_generation(struct run *r, struct generation *g)
@@ -192,7 +201,7 @@ bool oct_generation_retire(struct run *r, struct generation *g, struct fault *wh
     r->totals.teardown = st;
   if (!report)
     return ok;      /* refused: it lives */
-  add_report(&r->totals, &pool, report);
+  add_report(&r->totals, &pool, report, st);
   oc_report_free(report);
   st = oc_model_destroy(g->model);
   if (st != OC_OK && st != OC_E_TEARDOWN)

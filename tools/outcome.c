@@ -111,7 +111,8 @@ void oct_print_outcome(const struct run *r)
   print_work(r);
   print_service(r);
   print_memory(r);
-  printf("teardown     %s; the last one's report:\n\n%s", oc_status_name(r->totals.teardown),
+  printf("teardown     %s; %s:\n\n%s", oc_status_name(r->totals.teardown),
+         r->totals.unclean ? "the report of the first that was not clean" : "the last one's report",
          r->totals.report ? r->totals.report : "(none)\n");
 }
 

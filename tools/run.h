@@ -52,7 +52,8 @@ struct totals {
   uint64_t serving_ns;
   oc_status teardown;               /* the first that was not OC_OK */
   struct stopwatch lookups;         /* all servers' together */
-  char *report;                     /* the last teardown's, by oc_report_text */
+  bool unclean;                     /* a teardown was: the report is the first such one's */
+  char *report;                     /* else the last teardown's; by oc_report_text */
   char *report_json;
 };
 
