@@ -63,6 +63,12 @@ for p in pictures:
 PY
 then ok; else fail "the document or the pictures: $(cat py)"; fi
 
+run 0 --sight --quick guard tags --json -    # with figures published, a trace and a reader of metrics
+if python3 -c 'import json; d = json.load(open("out")); assert len(d["rows"]) == 9' 2>py; then
+  ok
+else
+  fail "--sight: $(tail -n 1 py)"
+fi
 run 0 --quick guard --json -
 if python3 -c 'import json; d = json.load(open("out")); assert len(d["rows"]) == 3' 2>py; then
   ok

@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include "tools/bench.h"
+#include "tools/benchsight.h"
 #include "tools/command.h"
 #include "tools/interrupt.h"
 #include "tools/number.h"
@@ -19,7 +20,7 @@
 #include <unistd.h>
 
 static const char help[] =
-  "usage: octool bench [--rounds N] [--json OUT] [--svg DIR] [--quick] [NAME...]\n"
+  "usage: octool bench [--rounds N] [--json OUT] [--svg DIR] [--sight] [--quick] [NAME...]\n"
   "\n"
   "Measures the library through its shared object, each figure beside a baseline in the same run, turn by turn, and\n"
   "says which budgets are met. On a machine that does other work, repeat it.\n"
@@ -28,6 +29,8 @@ static const char help[] =
   "  --rounds N   rounds that each median is of, 5 to 201 (default: 41)\n"
   "  --json OUT   the table as JSON; - is standard output, alone then\n"
   "  --svg DIR    draws each curve into that folder, which is made if it is not there\n"
+  "  --sight      with all that shows what the library does turned on: figures published, a trace running, a thread that\n"
+  "               reads all metrics ten times a second; the budgets are the same\n"
   "  --quick      little of everything, to see that it works: the figures mean nothing\n";
 
 static const struct part { const char *name; bool (*measure)(struct bench *b, struct fault *why); } parts[] = {
@@ -37,7 +40,7 @@ static const struct part { const char *name; bool (*measure)(struct bench *b, st
 
 enum { PARTS = sizeof parts / sizeof parts[0] };
 
-struct options { const char *json, *svg; char **names; size_t name_count; };
+struct options { const char *json, *svg; bool sight; char **names; size_t name_count; };
 
 static bool is_part(const char *name)
 {
@@ -68,6 +71,14 @@ static bool measure(struct bench *b, const struct options *o, struct fault *why)
   return true;
 }
 
+static bool measure_in_sight(struct bench *b, const struct options *o, struct fault *why)
+{
+  struct sight s = {0};
+  bool ok = (!o->sight || oct_sight_on(&s, why)) && measure(b, o, why);
+
+  return oct_sight_off(&s, ok ? why : &(struct fault){""}) && ok;
+}
+
 /* Said before the minutes of measuring, not after them. */
 static bool folder_ready(const char *folder, struct fault *why)
 {
@@ -88,7 +99,7 @@ static bool bench(struct bench *b, const struct options *o, struct fault *why)
   (void)oct_machine();   /* before the load is the bench's own */
   if ((o->svg && !folder_ready(o->svg, why)) || !oct_output_open(&out, o->json, why))
     return false;
-  if (!measure(b, o, why)) {
+  if (!measure_in_sight(b, o, why)) {
     oct_output_abandon(&out);
     return false;
   }
@@ -109,7 +120,7 @@ int oct_bench_main(int argc, char **argv)
 {
   static const struct option options[] = {
     {"rounds", required_argument, NULL, 'r'}, {"json", required_argument, NULL, 'j'}, {"svg", required_argument, NULL, 's'},
-    {"quick", no_argument, NULL, 'q'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    {"quick", no_argument, NULL, 'q'}, {"sight", no_argument, NULL, 'i'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
   struct options o = {0};
   static struct bench b = {.rounds = 41, .window_ns = 2 * 1000 * 1000};
   struct fault why;
@@ -127,6 +138,7 @@ int oct_bench_main(int argc, char **argv)
     case 'j': o.json = optarg; break;
     case 's': o.svg = optarg; break;
     case 'q': quick = true; break;
+    case 'i': o.sight = true; break;
     case 'h': return oct_help("bench", help);
     default: return oct_bad_option("bench", c, argv);
     }
