@@ -99,7 +99,8 @@ static oc_status judge(struct plain *p, bool (*in_arena)(uint64_t), uint64_t key
   return OC_OK;
 }
 
-oc_status plain_store(struct plain *p, bool (*in_arena)(uint64_t), oc_kind kind, uint64_t key, const uint64_t v[2], int build) {
+oc_status plain_store(struct plain *p, bool (*in_arena)(uint64_t), oc_kind kind, uint64_t key, const uint64_t v[2],
+                      int build) {
   struct half half[2] = {{NOBODY, NOBODY}, {NOBODY, NOBODY}};
   if (plain_entry(p, kind, key)) return OC_EXISTS;
   for (int i = 0; i < 1 + plain_is_pair(kind); i++) {
@@ -158,7 +159,8 @@ static bool borrows_from(const struct plain *p, const struct entry *e, const str
 oc_status plain_doom(struct plain *p, const uint64_t *keys, unsigned n, const struct block *freed, bool any) {
   memset(p->doomed, 0, sizeof p->doomed);
   for (int i = 0; i < ENTRIES; i++)
-    p->doomed[i] = p->entry[i].there && (named(p, p->entry[i].key, keys, n, freed, any) || borrows_from(p, &p->entry[i], freed));
+    p->doomed[i] =
+        p->entry[i].there && (named(p, p->entry[i].key, keys, n, freed, any) || borrows_from(p, &p->entry[i], freed));
   for (bool more = true; more;) {
     more = false;
     for (int i = 0; i < ENTRIES; i++)

@@ -62,10 +62,11 @@ bool plain_is_pair(oc_kind kind);
 bool plain_owns(const struct plain *p, const struct entry *e, int half);
 uint64_t plain_live(const struct plain *p, unsigned *blocks);
 /* OC_OK: stored. in_arena: lies in memory that the pool got of the driver. */
-oc_status plain_store(struct plain *p, bool (*in_arena)(uint64_t addr), oc_kind kind, uint64_t key, const uint64_t v[2], int build);
+oc_status plain_store(struct plain *p, bool (*in_arena)(uint64_t addr), oc_kind kind, uint64_t key, const uint64_t v[2],
+                      int build);
 
-/* What goes with these keys, or with a block (NULL: none): then *what is doomed. OC_E_REENTRANT: a build of this thread is in the
-   way. `any`: everything. */
+/* What goes with these keys, or with a block (NULL: none): it is in doomed. OC_E_REENTRANT: a build of this thread
+   is in the way. `any`: everything. */
 oc_status plain_doom(struct plain *p, const uint64_t *keys, unsigned n, const struct block *freed, bool any);
 /* The doomed entries go. unsure (else NULL): a wait of the call failed, and what this driver still has may be retired. */
 void plain_bury(struct plain *p, const struct driver *unsure);
