@@ -70,7 +70,7 @@ judge() {
 }
 
 main() {
-  local seconds=${1:-3600} octool=${OCTOOL:-} rc=0
+  local seconds=${1:-3600} octool=${OCTOOL:-} every rc=0
   pid=
   [[ $seconds =~ ^[1-9][0-9]*$ ]] || die "SECONDS: '$seconds' is no count"
   swaps=${2:-$((seconds * 10))}
@@ -85,7 +85,8 @@ main() {
     >"$work/log" 2>&1 </dev/null &
   pid=$!
   # Four hundred samples, one in five seconds at least, fifty a second at most.
-  watch "$pid" "$(awk -v s="$seconds" 'BEGIN { t = s / 400; if (t < 0.02) t = 0.02; if (t > 5) t = 5; print t }')" >"$work/samples"
+  every=$(awk -v s="$seconds" 'BEGIN { t = s / 400; if (t < 0.02) t = 0.02; if (t > 5) t = 5; print t }')
+  watch "$pid" "$every" >"$work/samples"
   wait "$pid" || rc=$?
   pid=
   if [ "$rc" -ne 0 ] || ! grep -q "\"swaps\": $swaps\b" "$work/run.json"; then

@@ -16,8 +16,8 @@ traces() {
   find /dev/shm /dev/mqueue -maxdepth 1 \( -name '*liboc*' -o -name '*octool*' \) -newer before 2>/dev/null
   find /dev/shm /dev/mqueue /tmp /var/tmp /run -maxdepth 1 -regex ".*[^0-9]$1\([^0-9].*\)?" -newer before 2>/dev/null
   awk -v pid="$1" 'FNR > 1 && ($5 == pid || $6 == pid) { print FILENAME ": " $0 }' /proc/sysvipc/shm /proc/sysvipc/msg 2>/dev/null
-  # Its children and their children were in its session.
-  ps -e -o sid=,pid=,args= | awk -v sid="$1" '$1 == sid && $2 != sid'
+  # Its children and their children were in its session: the fourth word behind the name.
+  sed -nE "s/^([0-9]+) \((.*)\) [^ ]+ [0-9]+ [0-9]+ $1 .*/process \1: \2/p" /proc/[0-9]*/stat 2>/dev/null | grep -v "^process $1:"
   grep -E '@?.*(liboc|octool)' /proc/net/unix
 }
 
@@ -56,7 +56,8 @@ os.waitpid(pid, 0)
 time.sleep(100)
 END
 for after in 0 0.05 0.3; do
-  AFTER=$after killed serving python3 "$work/serve.py" "$octool" run --threads 4 --swap 100000 --seconds 1000 "$work/model.safetensors"
+  AFTER=$after killed serving python3 "$work/serve.py" "$octool" run --threads 4 --swap 100000 --seconds 1000 \
+    "$work/model.safetensors"
 done
 
 cat >user.c <<'END'
@@ -105,7 +106,8 @@ int main(void) {
 }
 END
 read -ra cc <<<"${CC:?} ${CFLAGS-} ${LDFLAGS-}"
-runs 0 "${cc[@]}" -std=gnu11 -I"${top_srcdir:?}" user.c -o user -L"$top_builddir/liboc/.libs" -Wl,-rpath,"$top_builddir/liboc/.libs" -loc -pthread
+runs 0 "${cc[@]}" -std=gnu11 -I"${top_srcdir:?}" user.c -o user \
+  -L"$top_builddir/liboc/.libs" -Wl,-rpath,"$top_builddir/liboc/.libs" -loc -pthread
 killed working "$work/user"
 
 # The looks can see.
@@ -128,7 +130,7 @@ for what in file temporary shm process; do
   else
     fail "what a process left is not seen: $what: $(cat said)"
   fi
-  sed -nE 's/.*[[:space:]]([0-9]+) sleep 60/\1/p' left | xargs -r kill
+  sed -nE 's/^process ([0-9]+): sleep$/\1/p' left | xargs -r kill
   rm -rf /dev/shm/liboc-left-* ran temporary home
   mkdir ran temporary home
 done
