@@ -42,7 +42,7 @@ files() {
 each() { xargs -P "$(nproc)" -n 1 "$@" 2>&1 || true; }
 
 c_flags() {
-  flags=(-std=gnu11 -pthread -I. "-I$config" '-DLIBOC_MAP=""')
+  flags=(-std=gnu11 -pthread -I. "-I$config" '-DLIBOC_MAP=""' '-DFUZZ_FOLDER=""' '-DFUZZ_TARGET=""')
 }
 
 run_gcc() {
