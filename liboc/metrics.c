@@ -11,8 +11,10 @@
 #include <string.h>
 
 #include "allocator/text.h"
+#include "liboc/publish.h"
 #include "liboc/sight.h"
 #include "rcu/mem.h"
+#include "rcu/thread.h"
 
 enum unit { COUNT, NANOSECONDS };   /* as kept; nanoseconds are written as seconds */
 
@@ -118,12 +120,22 @@ static void add_latches(struct text *t, const struct sighting *all, size_t n) {
   }
 }
 
+/* Of all models together, and only where they are counted: by oc_stats_publish. */
+static void add_hits(struct text *t) {
+  static const char *const what[HITS] = {"kernel", "scratch", "derived", "gate"};
+  uint64_t hits[HITS];
+  if (!oci_publish_hits(hits)) return;
+  add_head(t, "liboc_hits_total", "Lookups answered from memory, since the figures were published.", true);
+  for (size_t k = 0; k < HITS; k++) oci_text_add(t, "liboc_hits_total{what=\"%s\"} %" PRIu64 "\n", what[k], hits[k]);
+}
+
 static char *write_all(const struct sighting *all, size_t n) {
   struct text t = {0};
   add_head(&t, "liboc_library_info", "The library's version; always 1.", false);
   oci_text_add(&t, "liboc_library_info{version=\"%s\"} 1\n", oc_version());
   add_head(&t, "liboc_models", "Models alive.", false);
   oci_text_add(&t, "liboc_models %zu\n", n);
+  add_hits(&t);
   for (size_t i = 0; n && i < sizeof metrics / sizeof metrics[0]; i++) add_metric(&t, &metrics[i], all, n);
   if (n) add_latches(&t, all, n);
   return oci_text_take(&t);

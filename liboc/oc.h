@@ -564,9 +564,9 @@ typedef struct oc_model_stats { uint32_t struct_size, flags;    /* flags: 0 */
    is zeroed). Each is exact; together they are a moment apart. Hits are not among them: they are counted
    where oc_stats_publish asks for it, a thread. Guard, capture: works; calls no driver. Units: ns. */
 OC_API oc_status oc_model_get_stats(oc_model *m, oc_model_stats *out) OC_MUST_USE;
-/* All models of the process in the Prometheus text exposition format (version 0.0.4), as snprintf: returns the whole
-   text's length, writes at most n bytes with the NUL; -1 without host memory, or for a NULL buf with n. Guard, capture:
-   works; calls no driver. Units: in each name. */
+/* All models of the process in the Prometheus text exposition format (version 0.0.4), hits too where they are published, as
+   snprintf: returns the whole text's length, writes at most n bytes with the NUL; -1 without host memory, or for a NULL buf
+   with n. Guard, capture: works; calls no driver. Units: in each name. */
 OC_API int oc_metrics_prometheus(char *buf, size_t n);
 
 /* A page of figures that other processes may read while this one works: a memfd of the name OC_STATS_NAME, found as a link

@@ -281,6 +281,17 @@ oc_status oc_stats_unpublish(void) {
   return published ? OC_OK : oci_error(OC_E_NOT_FOUND, "oc_stats_unpublish: nothing is published");
 }
 
+bool oci_publish_hits(uint64_t hits[]) {
+  for (size_t k = 0; k < HITS; k++) hits[k] = 0;
+  oci_process_lock();
+  bool published = page.fd >= 0;
+  const struct thread_cell *cells = published ? (const void *)(page.at + head()->threads_at) : NULL;
+  for (size_t i = 0; published && i < head()->thread_slots; i++)
+    for (size_t k = 0; k < HITS; k++) hits[k] += __atomic_load_n(&cells[i].hits[k], __ATOMIC_RELAXED);
+  oci_process_unlock();
+  return published;
+}
+
 /* This thread is the only one. Models that the parent opened are marked as such, and write nothing any more. */
 void oci_publish_in_child(void) {
   if (page.fd < 0) return;

@@ -20,6 +20,8 @@ void oci_publish_model_gone(struct oc_model *m);
 void oci_publish_count(const struct oc_model *m, struct oc_stats_model *shown, const uint64_t *count, uint64_t sum);
 void oci_publish_latch(struct oc_model *m);
 void oci_publish_state(struct oc_model *m);
+/* Hits of all models by kind (enum hit) since the page is there; false where there is none. */
+bool oci_publish_hits(uint64_t hits[]);
 /* After fork: the page is the parent's. With the process lock held. */
 void oci_publish_in_child(void);
 

@@ -253,6 +253,13 @@ START_TEST(g1_hits_count_in_a_threads_own_slot) {
   ck_assert_uint_eq(value(&head_of(&c.r)->threads_left_out), 0);
   ck_assert_uint_eq(c.r.head.thread_bytes % 64, 0);
   ck_assert_uint_eq(c.r.head.threads_at % 64, 0);
+  char text[16384];
+  ck_assert_int_gt(oc_metrics_prometheus(text, sizeof text), 0);
+  ck_assert_ptr_nonnull(strstr(text, "\nliboc_hits_total{what=\"kernel\"} 4013\n"));
+  ck_assert_ptr_nonnull(strstr(text, "\nliboc_hits_total{what=\"gate\"} 4013\n"));
+  ck_ok(oc_stats_unpublish());
+  ck_assert_int_gt(oc_metrics_prometheus(text, sizeof text), 0);
+  ck_assert_ptr_null(strstr(text, "liboc_hits_total"));
   look_away(&c.r);
   world_close(&c.w);
 }

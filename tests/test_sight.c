@@ -252,7 +252,10 @@ START_TEST(metrics_are_in_the_exposition_format) {
   oc_model *other = fx_model_opt(b, (oc_model_options){.name = "m\xC3\xBCller \xFF{}"});
   oc_devptr p;
   ck_ok(oc_pool_alloc(oc_model_pool(m), 4096, 0, &p));
+  ck_ok(oc_stats_publish(NULL));   /* with hits among them */
   char *text = metrics();
+  ck_ok(oc_stats_unpublish());
+  has(text, "\nliboc_hits_total{what=\"kernel\"} ");
   char line[256];
   has(text, "\nliboc_models 2\n");
   snprintf(line, sizeof line, "\nliboc_live_bytes{model=\"a \\\"quoted\\\" \\\\ name,?of two lines\",generation=\"%llu\",backend=\"%s\"} 4096\n",
