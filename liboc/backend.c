@@ -190,8 +190,12 @@ bool oci_dev_capturing(struct oc_model *m, oc_stream s) {
 
 oc_status oci_dev_event_create(struct oc_model *m, oc_event *out) {
   const oc_backend *b = m->backend;
-  oc_status st = CALL(m, OC_CALL_EVENT, event_create, b->self, out);
-  return st ? FAILED(b, st, "%s", "event_create()") : OC_OK;
+  oc_event e = NULL;
+  oc_status st = CALL(m, OC_CALL_EVENT, event_create, b->self, &e);
+  if (st) return FAILED(b, st, "%s", "event_create()");
+  if (!e) return oci_error(OC_E_BACKEND, "event_create() on %s: answered success and a null event", b->name);
+  *out = e;
+  return OC_OK;
 }
 
 oc_status oci_dev_event_record(struct oc_model *m, oc_event e, oc_stream s) {
