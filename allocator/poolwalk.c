@@ -86,6 +86,7 @@ static void shoot_arena(struct snapshot *s, const struct pool *p, const struct a
 /* Under lock, with room. */
 static void shoot(struct snapshot *s, const struct pool *p) {
   for (uint32_t i = 0; i < p->sub.count; i++) shoot_arena(s, p, p->sub.spans[i].arena);
+  /* analyzer: the chunks up to count are there */
   for (uint32_t c = 0; c < p->external.count; c++)
     for (uint32_t i = 0; i < p->external.chunks[c]->count; i++)
       s->ranges[s->count.ranges++] = p->external.chunks[c]->at[i];
