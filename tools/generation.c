@@ -5,6 +5,8 @@
 #include "tools/kernels.h"
 #include "tools/run.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { ARENA_MIN = 2 << 20 };
@@ -130,6 +132,7 @@ struct generation *oct_generation_make(struct run *r, struct fault *why)
   /* From here on it is torn down like any other, whatever fails. */
   g->next = r->alive;
   r->alive = g;
+  oct_sampler_add(oct_runpage_sampler(r), g->model);
   return made && fill(r, g, why) ? g : NULL;
 }
 
@@ -181,6 +184,14 @@ static void note_torn_down(struct run *r, uint64_t number)
   pthread_mutex_unlock(&r->lock);
 }
 
+static void mark(struct run *r, uint64_t number, const char *what)
+{
+  char text[64];
+
+  snprintf(text, sizeof text, "generation %" PRIu64 " %s", number, what);
+  oct_sampler_mark(oct_runpage_sampler(r), text);
+}
+
 bool oct_generation_retire(struct run *r, struct generation *g, struct fault *why)
 {
   oc_pool_stats pool = {.struct_size = sizeof pool};
@@ -203,6 +214,8 @@ bool oct_generation_retire(struct run *r, struct generation *g, struct fault *wh
     return ok;      /* refused: it lives */
   add_report(&r->totals, &pool, report, st);
   oc_report_free(report);
+  oct_sampler_remove(oct_runpage_sampler(r), g->model);
+  mark(r, number, "torn down");
   st = oc_model_destroy(g->model);
   if (st != OC_OK && st != OC_E_TEARDOWN)
     return oct_liboc_fault(why, st, "destroying generation %llu", (unsigned long long)number);

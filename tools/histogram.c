@@ -3,8 +3,6 @@
 
 #include "tools/histogram.h"
 
-#include <stddef.h>
-
 enum { SUB_BITS = 5 };
 _Static_assert(1 << SUB_BITS == HISTOGRAM_SUB, "");
 
@@ -19,16 +17,19 @@ static size_t bucket_of(uint64_t value)
   return (leading - SUB_BITS) * HISTOGRAM_SUB + (size_t)(value >> (leading - SUB_BITS));
 }
 
-static double middle_of(size_t bucket)
+struct bucket oct_histogram_bucket(const struct histogram *h, size_t i)
 {
-  unsigned shift;
-  uint64_t first;
+  unsigned shift = i < 2 * HISTOGRAM_SUB ? 0 : (unsigned)(i / HISTOGRAM_SUB) - 1;
+  uint64_t first = i < 2 * HISTOGRAM_SUB ? i : (uint64_t)(HISTOGRAM_SUB + i % HISTOGRAM_SUB) << shift;
 
-  if (bucket < 2 * HISTOGRAM_SUB)
-    return (double)bucket;
-  shift = (unsigned)(bucket / HISTOGRAM_SUB) - 1;
-  first = (HISTOGRAM_SUB + bucket % HISTOGRAM_SUB) << shift;
-  return (double)first + (double)((UINT64_C(1) << shift) - 1) / 2;
+  return (struct bucket){first, first + ((UINT64_C(1) << shift) - 1), h->bucket[i]};
+}
+
+static double middle_of(const struct histogram *h, size_t i)
+{
+  struct bucket b = oct_histogram_bucket(h, i);
+
+  return (double)b.least + (double)(b.most - b.least) / 2;
 }
 
 void oct_histogram_add(struct histogram *h, uint64_t value)
@@ -52,7 +53,7 @@ double oct_histogram_quantile(const struct histogram *h, double q)
   for (size_t i = 0; i < HISTOGRAM_BUCKETS; i++) {
     seen += h->bucket[i];
     if (seen > 0 && (double)seen >= rank)
-      return middle_of(i);
+      return middle_of(h, i);
   }
   return 0;
 }

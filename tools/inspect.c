@@ -6,6 +6,7 @@
  */
 #include "config.h"
 
+#include "tools/blockmap.h"
 #include "tools/command.h"
 #include "tools/device.h"
 #include "tools/number.h"
@@ -15,24 +16,27 @@
 
 #include <getopt.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const char help[] =
-  "usage: octool inspect [--list] [--json OUT] FILE.safetensors... | --shapes TSV\n"
+  "usage: octool inspect [--list] [--json OUT] [--html OUT] FILE.safetensors... | --shapes TSV\n"
   "\n"
   "Counts tensors and bytes, and lays them out with the real pool, arenas reserved and on demand, every invariant\n"
   "checked. Beside it: what one driver allocation a tensor costs where requests under 2 MiB share 2 MiB chunks.\n"
   "\n"
   "  --shapes TSV    a tensor list instead of files: name, dtype, shape, bytes a line; - is standard input\n"
   "  --list          each tensor too\n"
-  "  --json OUT      the figures as JSON; - is standard output, alone then\n";
+  "  --json OUT      the figures as JSON; - is standard output, alone then\n"
+  "  --html OUT      a page, one file, for a browser: the plans' arenas as a map of their blocks; - is standard output,\n"
+  "                  alone then\n";
 
 static const uint64_t chunk = 2 << 20;
 /* A plan takes records on the host for each GiB of arenas, and address space. */
 static const uint64_t most = UINT64_C(16) << 40;
 
-struct options { const char *shapes, *json; bool list; char **files; size_t file_count; };
+struct options { const char *shapes, *json, *html; bool list; char **files; size_t file_count; };
 
 /* ---- What is to be laid out ---- */
 
@@ -95,21 +99,50 @@ static bool read_subject(const struct options *o, struct subject *s, struct faul
 
 /* ---- The plan ---- */
 
-struct plan { const char *name; oc_pool_stats pool; };
+/* names, map: NULL where no page is asked for. */
+struct plan { const char *name; oc_pool_stats pool; struct blocknames *names; json_t *map; };
 
-static bool allocate_all(oc_pool *pool, const struct subject *s, struct fault *why)
+static void name_all(struct blocknames *names, const struct subject *s)
+{
+  for (size_t i = 0; i < s->tensors.count; i++)
+    oct_blocknames_add(names, s->tensors.at[i].name, s->tensors.at[i].bytes);
+}
+
+/* A type's tensors are one owner: a map can tell them apart. */
+static oc_status allocate(oc_pool *pool, const struct tensor *t, oc_devptr *block)
+{
+  char owner[32];
+
+  snprintf(owner, sizeof owner, "%s weights", t->type->name);
+  return oc_pool_alloc_owned(pool, owner, (size_t)t->bytes, 0, block);
+}
+
+static bool allocate_all(oc_pool *pool, const struct subject *s, struct blocknames *names, struct fault *why)
 {
   struct quoted q;
 
+  if (names)
+    oct_blocknames_lift(names);
   for (size_t i = 0; i < s->tensors.count; i++) {
     const struct tensor *t = &s->tensors.at[i];
     oc_devptr block;
-    oc_status st = t->bytes ? oc_pool_alloc_owned(pool, "weights", (size_t)t->bytes, 0, &block) : OC_OK;
+    oc_status st = t->bytes ? allocate(pool, t, &block) : OC_OK;
 
     if (st != OC_OK)
       return oct_liboc_fault(why, st, "tensor '%s'", oct_quote(&q, t->name));
+    if (names && t->bytes)
+      oct_blocknames_place(names, i, block);
   }
   return true;
+}
+
+static bool draw(oc_pool *pool, struct plan *p, struct fault *why)
+{
+  if (!p->names)
+    return true;
+  oct_blocknames_sort(p->names);
+  p->map = oct_blockmap(pool, p->name, p->names, why);
+  return p->map;
 }
 
 static bool check(oc_pool *pool, oc_pool_stats *out, struct fault *why)
@@ -133,7 +166,8 @@ static bool lay_out(const struct device *d, const struct subject *s, size_t rese
 
   if (st != OC_OK)
     return oct_liboc_fault(why, st, "creating the model");
-  ok = allocate_all(oc_model_pool(m), s, why) && check(oc_model_pool(m), &p->pool, why);
+  ok = allocate_all(oc_model_pool(m), s, p->names, why) && check(oc_model_pool(m), &p->pool, why) &&
+       draw(oc_model_pool(m), p, why);
   st = oc_model_destroy(m);
   return st == OC_OK ? ok : oct_liboc_fault(why, st, "destroying the model");
 }
@@ -231,28 +265,76 @@ static json_t *subject_json(const struct subject *s, const struct plan plans[PLA
                    plan_json(s, &plans[1]));
 }
 
+/* ---- The page ---- */
+
+static json_t *page_json(const struct options *o, const struct subject *s, const struct plan plans[PLANS])
+{
+  json_t *files = json_array();
+  bool ok = files;
+
+  for (size_t i = 0; ok && i < o->file_count; i++)
+    ok = json_array_append_new(files, oct_page_text(o->files[i])) == 0;
+  if (ok && o->shapes)
+    ok = json_array_append_new(files, oct_page_text(strcmp(o->shapes, "-") == 0 ? "(standard input)" : o->shapes)) == 0;
+  if (!ok) {
+    json_decref(files);
+    return NULL;
+  }
+  return json_pack("{s:s, s:s, s:o, s:o, s:o, s:[O, O]}", "command", "inspect", "version", oc_version(), "files", files,
+                   "figures", subject_json(s, plans), "names", oct_blocknames_json(plans[0].names), "maps", plans[0].map,
+                   plans[1].map);
+}
+
 /* ---- The command ---- */
 
-static bool inspect(const struct options *o, struct subject *s, struct fault *why)
-{
-  struct plan plans[PLANS] = {{.name = "pool, reserved"}, {.name = "pool, on demand"}};
-  struct output out;
+struct outputs { struct output json, html; };
 
-  if (!read_subject(o, s, why) || !plan_all(s, plans, why) || !oct_output_open(&out, o->json, why))
-    return false;
-  if (!oct_output_is_stdout(&out)) {
+static bool open_outputs(struct outputs *out, const struct options *o, struct fault *why)
+{
+  return oct_output_open(&out->json, o->json, why) && oct_output_open(&out->html, o->html, why);
+}
+
+static bool write_all(const struct options *o, const struct subject *s, struct outputs *out,
+                      const struct plan plans[PLANS], struct fault *why)
+{
+  bool ok;
+
+  if (!oct_output_is_stdout(&out->json) && !oct_output_is_stdout(&out->html)) {
     print_subject(s, plans);
     if (o->list)
       print_tensors(s);
   }
-  return oct_output_write(&out, out.file ? subject_json(s, plans) : NULL, why) && oct_flush_stdout(why);
+  ok = oct_output_write(&out->json, out->json.file ? subject_json(s, plans) : NULL, why) && oct_flush_stdout(why);
+  return ok && oct_page_write(&out->html, out->html.file ? page_json(o, s, plans) : NULL, why);
+}
+
+static bool inspect(const struct options *o, struct subject *s, struct fault *why)
+{
+  struct blocknames names;
+  struct plan plans[PLANS] = {{.name = "pool, reserved"}, {.name = "pool, on demand"}};
+  struct outputs out = {{NULL, NULL}, {NULL, NULL}};
+  bool ok;
+
+  oct_blocknames_init(&names);
+  for (size_t i = 0; o->html && i < PLANS; i++)
+    plans[i].names = &names;
+  ok = read_subject(o, s, why);
+  if (ok && o->html)
+    name_all(&names, s);
+  ok = ok && plan_all(s, plans, why) && open_outputs(&out, o, why) && write_all(o, s, &out, plans, why);
+  oct_output_abandon(&out.json);
+  oct_output_abandon(&out.html);
+  for (size_t i = 0; i < PLANS; i++)
+    json_decref(plans[i].map);
+  oct_blocknames_free(&names);
+  return ok;
 }
 
 int oct_inspect_main(int argc, char **argv)
 {
   static const struct option options[] = {
     {"shapes", required_argument, NULL, 's'}, {"json", required_argument, NULL, 'j'},
-    {"list", no_argument, NULL, 'l'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    {"html", required_argument, NULL, 'm'}, {"list", no_argument, NULL, 'l'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
   struct options o = {0};
   struct subject s = {0};
   struct fault why;
@@ -263,6 +345,7 @@ int oct_inspect_main(int argc, char **argv)
     switch (c) {
     case 's': o.shapes = optarg; break;
     case 'j': o.json = optarg; break;
+    case 'm': o.html = optarg; break;
     case 'l': o.list = true; break;
     case 'h': return oct_help("inspect", help);
     default: return oct_bad_option("inspect", c, argv);
@@ -271,6 +354,8 @@ int oct_inspect_main(int argc, char **argv)
   o.file_count = (size_t)(argc - optind);
   if (!o.shapes == (o.file_count == 0))
     return oct_usage("inspect", o.shapes ? "--shapes takes the place of files" : "no file is given");
+  if (oct_both_stdout(o.json, o.html))
+    return oct_usage("inspect", "--json - and --html - both want standard output");
   ok = inspect(&o, &s, &why);
   oct_tensors_free(&s.tensors);
   if (!ok)

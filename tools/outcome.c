@@ -170,14 +170,16 @@ static void add_circumstances(json_t *o, const struct run *r)
   json_object_set_new(o, "teardown_report", t->report_json ? json_loads(t->report_json, 0, NULL) : json_null());
 }
 
-bool oct_write_outcome(const struct run *r, struct output *out, struct fault *why)
+json_t *oct_outcome_json(const struct run *r)
 {
-  json_t *o;
+  json_t *o = json_object();
 
-  if (!out->file)
-    return true;
-  o = json_object();
   add_counts(o, r);
   add_circumstances(o, r);
-  return oct_output_write(out, o, why);
+  return o;
+}
+
+bool oct_write_outcome(const struct run *r, struct output *out, struct fault *why)
+{
+  return !out->file || oct_output_write(out, oct_outcome_json(r), why);
 }

@@ -29,6 +29,11 @@ bool oct_output_is_stdout(const struct output *o)
   return o->path && strcmp(o->path, "-") == 0;
 }
 
+bool oct_both_stdout(const char *a, const char *b)
+{
+  return a && b && strcmp(a, "-") == 0 && strcmp(b, "-") == 0;
+}
+
 static bool close_file(struct output *o)
 {
   FILE *f = o->file;
@@ -51,13 +56,18 @@ bool oct_output_write(struct output *o, json_t *document, struct fault *why)
   }
   dumped = json_dumpf(document, o->file, JSON_INDENT(2)) == 0 && fputc('\n', o->file) != EOF;
   json_decref(document);
-  if (!dumped)
+  return oct_output_close(o, dumped, why);
+}
+
+bool oct_output_close(struct output *o, bool put, struct fault *why)
+{
+  if (!put)
     cannot_write(o->path, why);
   if (!close_file(o))
-    dumped = cannot_write(o->path, why);
-  if (!dumped && !oct_output_is_stdout(o))
+    put = cannot_write(o->path, why);
+  if (!put && !oct_output_is_stdout(o))
     oct_output_remove(o->path);
-  return dumped;
+  return put;
 }
 
 void oct_output_abandon(struct output *o)

@@ -28,6 +28,8 @@ static const char help[] =
   "  --json OUT        write the figures there too, as JSON; - is standard output, alone then\n"
   "  --trace OUT       write a trace there, which Perfetto and chrome://tracing open: builds and driver calls, a row a\n"
   "                    thread; live, retired and arena bytes, a track a model\n"
+  "  --html OUT        write a page there, one file, for a browser: the arenas as a map of their blocks, bytes over time,\n"
+  "                    latencies, the teardown's report; - is standard output, alone then\n"
   "  --publish         let octool top look at it meanwhile\n"
   "\n"
   "Latencies are of single lookups, each timed, less the median cost of reading the clock.\n"
@@ -117,7 +119,7 @@ static bool serve(struct run *r, struct fault *why)
 static bool retire_all(struct run *r, struct fault *why)
 {
   struct generation *next;
-  bool ok = true;
+  bool ok = !r->alive || oct_runpage_map(r, r->alive, why);
 
   for (struct generation *g = r->alive; g; g = next) {
     next = g->next;
@@ -180,7 +182,7 @@ static int tell(struct run *r, struct output *out)
   bool told, clean;
 
   /* Without a model there is nothing to tell but the failure. */
-  if (r->totals.report && !oct_output_is_stdout(out))
+  if (r->totals.report && !oct_output_is_stdout(out) && !oct_runpage_is_stdout(r))
     oct_print_outcome(r);
   told = oct_write_outcome(r, out, &why) && oct_flush_stdout(&why);
   if (!told)
@@ -188,6 +190,10 @@ static int tell(struct run *r, struct output *out)
   if (r->failed)
     oct_complain("run", "%s", r->failure.text);
   clean = oct_run_is_clean(r);
+  if (!oct_runpage_write(r, clean && !r->failed, &why)) {
+    oct_complain("run", "%s", why.text);
+    told = false;
+  }
   if (r->failed || !told || !clean)
     return EXIT_FAILURE;
   if (oct_interrupted())
@@ -253,10 +259,12 @@ static int run_on_device(struct run *r)
   struct fault why;
   int code;
 
-  if (!oct_output_open(&out, r->options.json, &why) || !trace_begin(r, &trace, &why) || !publish(r, &why) ||
+  if (!oct_output_open(&out, r->options.json, &why) || !oct_runpage_open(r, &why) || !trace_begin(r, &trace, &why) ||
+      !publish(r, &why) ||
       !oct_device_open(&r->device, r->options.backend, 0, &why)) {
     trace_end(r, trace, &(struct fault){""});
     oct_output_abandon(&out);
+    oct_runpage_abandon(r);
     oct_complain("run", "%s", why.text);
     return EXIT_FAILURE;
   }
@@ -335,7 +343,8 @@ static bool seconds_option(const char *text, double *out, struct fault *why)
   return oct_fault(why, "--seconds: '%s' is not a number from 0 to 1000000000", oct_quote(&q, text));
 }
 
-enum { OPT_BACKEND = 256, OPT_THREADS, OPT_SECONDS, OPT_SWAP, OPT_DERIVE, OPT_JSON, OPT_TRACE, OPT_PUBLISH, OPT_INJECT };
+enum { OPT_BACKEND = 256, OPT_THREADS, OPT_SECONDS, OPT_SWAP, OPT_DERIVE, OPT_JSON, OPT_TRACE, OPT_HTML, OPT_PUBLISH,
+       OPT_INJECT };
 
 static bool take_option(struct run_options *o, int c, struct fault *why)
 {
@@ -347,6 +356,7 @@ static bool take_option(struct run_options *o, int c, struct fault *why)
   case OPT_DERIVE: return derive_option(optarg, o->derive, why);
   case OPT_JSON: o->json = optarg; return true;
   case OPT_TRACE: o->trace = optarg; return true;
+  case OPT_HTML: o->html = optarg; return true;
   case OPT_PUBLISH: o->publish = true; return true;
   default: return inject_option(optarg, &o->inject, why);
   }
@@ -358,7 +368,8 @@ int oct_run_main(int argc, char **argv)
     {"backend", required_argument, NULL, OPT_BACKEND}, {"threads", required_argument, NULL, OPT_THREADS},
     {"seconds", required_argument, NULL, OPT_SECONDS}, {"swap", required_argument, NULL, OPT_SWAP},
     {"derive", required_argument, NULL, OPT_DERIVE},   {"json", required_argument, NULL, OPT_JSON},
-    {"trace", required_argument, NULL, OPT_TRACE},     {"publish", no_argument, NULL, OPT_PUBLISH},
+    {"trace", required_argument, NULL, OPT_TRACE},     {"html", required_argument, NULL, OPT_HTML},
+    {"publish", no_argument, NULL, OPT_PUBLISH},
     {"inject", required_argument, NULL, OPT_INJECT},   {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
   struct run r = {.options = {.backend = "host", .threads = 2, .seconds = 2, .swaps = 1,
                               .derive = {true, true, true, true}}};
@@ -379,6 +390,8 @@ int oct_run_main(int argc, char **argv)
     return oct_usage("run", "--inject no-grace needs a teardown meanwhile: --swap 1 or more");
   if (r.options.inject == INJECT_NO_GRACE && strcmp(r.options.backend, "host") != 0)
     return oct_usage("run", "--inject no-grace needs the host backend: elsewhere nothing says what such a launch does");
+  if (oct_both_stdout(r.options.json, r.options.html))
+    return oct_usage("run", "--json - and --html - both want standard output");
   r.options.files = argv + optind;
   r.options.file_count = (size_t)(argc - optind);
   oct_interrupt_catch();

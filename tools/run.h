@@ -14,6 +14,7 @@
 #include "tools/device.h"
 #include "tools/output.h"
 #include "tools/progress.h"
+#include "tools/sampler.h"
 #include "tools/stopwatch.h"
 
 #include <pthread.h>
@@ -28,7 +29,7 @@ enum inject {
 };
 
 struct run_options {
-  const char *backend, *json, *trace;   /* json, trace: NULL: none */
+  const char *backend, *json, *trace, *html;   /* json, trace, html: NULL: none */
   bool publish;
   uint64_t threads, swaps;
   double seconds;
@@ -76,6 +77,7 @@ struct run {
   struct checkpoint checkpoint;
   struct progress progress;
   struct totals totals;
+  struct runpage *page;             /* NULL: none is asked for */
   float *x;                         /* [most_columns], on the host */
 
   oc_stream streams[LOADER_STREAMS];
@@ -138,5 +140,16 @@ bool oct_serve_end(struct run *r, struct servers *s, struct fault *why);
 bool oct_run_is_clean(const struct run *r);
 void oct_print_outcome(const struct run *r);
 bool oct_write_outcome(const struct run *r, struct output *out, struct fault *why);
+json_t *oct_outcome_json(const struct run *r);
+
+/* runpage.c: the page, where one is asked for; else all of it succeeds and does nothing. */
+bool oct_runpage_open(struct run *r, struct fault *why);
+bool oct_runpage_is_stdout(const struct run *r);
+struct sampler *oct_runpage_sampler(const struct run *r);
+/* Keeps what g's memory looks like now, in place of what was kept before. */
+bool oct_runpage_map(struct run *r, const struct generation *g, struct fault *why);
+/* Writes it and closes. */
+bool oct_runpage_write(struct run *r, bool clean, struct fault *why);
+void oct_runpage_abandon(struct run *r);
 
 #endif

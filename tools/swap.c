@@ -5,6 +5,9 @@
 #include "tools/interrupt.h"
 #include "tools/run.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+
 enum { TICK_NS = 20 * 1000 * 1000 };
 
 bool oct_run_should_stop(struct run *r)
@@ -31,6 +34,8 @@ void oct_run_fail(struct run *r, const struct fault *why)
 
 void oct_publish(struct run *r, struct generation *g)
 {
+  char mark[64];
+
   /* Servers that still run on the old generation count nothing off any more: all its products are compared, or this
      is the first one. */
   __atomic_store_n(&r->unchecked, r->checkpoint.served_count, __ATOMIC_RELAXED);
@@ -38,6 +43,8 @@ void oct_publish(struct run *r, struct generation *g)
   /* A server that loads the pointer inside a guard sees all of the generation; one that loaded the old pointer is in a
      guard that the old model's teardown waits for. */
   __atomic_store_n(&r->current, g, __ATOMIC_RELEASE);
+  snprintf(mark, sizeof mark, "generation %" PRIu64 " served", g->number);
+  oct_sampler_mark(oct_runpage_sampler(r), mark);
 }
 
 /* A whole pass was served from the current generation, and each of its products compared. */
