@@ -93,6 +93,12 @@ void oci_set_log(oci_log_fn fn, void *arg) {
   pthread_mutex_unlock(&log_lock);
 }
 
+/* Names are the engine's, and have what they have. */
+static void keep_one_line(char *line) {
+  for (char *c = line; *c; c++)
+    if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
+}
+
 void oci_log(enum oci_log_level level, const char *fmt, ...) {
   pthread_mutex_lock(&log_lock);
   oci_log_fn fn = log_fn;
@@ -104,6 +110,7 @@ void oci_log(enum oci_log_level level, const char *fmt, ...) {
   va_start(ap, fmt);
   vsnprintf(line, sizeof line, fmt, ap);
   va_end(ap);
+  keep_one_line(line);
   fn(arg, (int)level, line);
 }
 

@@ -184,6 +184,27 @@ START_TEST(a_reserve_does_not_make_room_out_of_itself) {
 }
 END_TEST
 
+/* Names are the engine's; a log line is one line whatever is in them. */
+static char logged[512];
+
+static void keep_line(void *arg, int level, const char *line) {
+  (void)arg;
+  (void)level;
+  snprintf(logged, sizeof logged, "%s", line);
+}
+
+START_TEST(a_log_line_is_one_line) {
+  oc_backend *b = fx_open(NULL);
+  oc_model *m = fx_model_opt(b, (oc_model_options){.name = "two\nlines\t\x7f"});
+  oc_set_log(keep_line, NULL);
+  oc_capture_leave(m);   /* without an enter: logged, with the model's name */
+  oc_set_log(NULL, NULL);
+  ck_assert_msg(strstr(logged, "two?lines??") != NULL, "%s", logged);
+  ck_ok(oc_model_destroy(m));
+  fx_close(b);
+}
+END_TEST
+
 START_TEST(a_reserve_in_a_capture_asks_no_driver) {   /* G28 */
   oc_backend *b = fx_open(NULL);
   oc_model *m = fx_model(b), *n;
@@ -427,6 +448,7 @@ static Suite *suite(void) {
   tcase_add_test(t, a_reserve_met_in_part_keeps_nothing);
   tcase_add_test(t, a_reserve_does_not_make_room_out_of_itself);
   tcase_add_test(t, a_reserve_in_a_capture_asks_no_driver);
+  tcase_add_test(t, a_log_line_is_one_line);
   tcase_add_test(t, generations_are_never_reused);
   tcase_add_test(t, parts_are_the_models_own);
   tcase_add_test(t, names_of_all_kinds_make_whole_reports);
