@@ -13,7 +13,7 @@ packages=(gcc g++ libc6-dev make autoconf automake libtool pkg-config
 # Tests use these and say aloud what they skip without them: a release that lacks one is no reason to stop.
 tests_use=(libck-dev valgrind spin man-db mandoc abigail-tools libjemalloc2 libtcmalloc-minimal4 libmimalloc2.0
   libncurses-dev systemtap-sdt-dev prometheus
-  clang libclang-rt-dev clang-tidy cppcheck shellcheck)
+  clang libclang-rt-dev clang-tidy cppcheck shellcheck chromium)
 
 # The private jemalloc has names of its own, exports nothing, and has no thread-local storage: liboc keeps a
 # few bytes in initial-exec TLS, which puts all of the library's TLS into the process's small static reserve.
