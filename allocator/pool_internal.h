@@ -39,7 +39,6 @@ struct waiting {
 
 struct pool {
   struct pool_front front;
-  struct pool_shown *shown;      /* under lock; NULL: nobody looks */
   pthread_mutex_t lock;
   struct suballoc sub;
   struct ledger ledger;
@@ -52,6 +51,7 @@ struct pool {
   bool stopped, released;
   /* live_bytes + retired_bytes + free == arena bytes; those of PENDING, HELD, RETIRED and LOST are retired */
   uint64_t live_blocks, live_bytes, peak_live_bytes, retired_bytes;
+  struct pool_shown *shown;      /* beside what each alloc and free writes; NULL: nobody looks */
   uint64_t managed_arenas, managed_bytes;
   uint64_t external_blocks, external_bytes;
   uint64_t driver_allocs, driver_alloc_failures, driver_frees;
