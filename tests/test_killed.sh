@@ -13,11 +13,16 @@ mkdir ran temporary home
 # What a process can leave that is not in its folders. Other processes come and go: only what a name or an owner ties to $1
 # counts, and shared memory of our names.
 traces() {
+  local stat line
   find /dev/shm /dev/mqueue -maxdepth 1 \( -name '*liboc*' -o -name '*octool*' \) -newer before 2>/dev/null
   find /dev/shm /dev/mqueue /tmp /var/tmp /run -maxdepth 1 -regex ".*[^0-9]$1\([^0-9].*\)?" -newer before 2>/dev/null
   awk -v pid="$1" 'FNR > 1 && ($5 == pid || $6 == pid) { print FILENAME ": " $0 }' /proc/sysvipc/shm /proc/sysvipc/msg 2>/dev/null
   # Its children and their children were in its session: the fourth word behind the name.
-  sed -nE "s/^([0-9]+) \((.*)\) [^ ]+ [0-9]+ [0-9]+ $1 .*/process \1: \2/p" /proc/[0-9]*/stat 2>/dev/null | grep -v "^process $1:"
+  for stat in /proc/[0-9]*/stat; do
+    { read -r line <"$stat"; } 2>/dev/null || continue
+    [[ $line =~ ^([0-9]+)\ \((.*)\)\ [^\ ]+\ [0-9]+\ [0-9]+\ $1\  ]] || continue
+    [ "${BASH_REMATCH[1]}" = "$1" ] || echo "process ${BASH_REMATCH[1]}: ${BASH_REMATCH[2]}"
+  done
   grep -E '@?.*(liboc|octool)' /proc/net/unix
 }
 
