@@ -52,6 +52,7 @@ bool oct_top_look(struct top *t, struct fault *why)
 /* False: interrupted, or the process has ended. */
 static bool wait_for(const struct top *t)
 {
+  // NOLINTNEXTLINE(cert-flp30-c,clang-analyzer-security.FloatLoopCounter): a nap less or more is no matter
   for (double left = t->interval; left > 0; left -= 0.05) {
     poll(NULL, 0, 50);
     if (oct_interrupted() || !oct_watched_lives(&t->of))
