@@ -7,8 +7,9 @@ const ROW = 20, BAR = 17, HEAD = 24, VIEW_MOST = 520, HEIGHT_MOST = 8e6, ROW_LEA
 function makeMap(parts, tell) {
   const m = { json: null, blocks: null, owners: null, rowBytes: 1, only: -1, selected: -1, hovered: -1, width: 0, ratio: 1,
     facts: { frames: 0, rectangles: 0, columns: 0, ms: 0 } };
-  const { host, space, canvas } = parts, g = canvas.getContext("2d");
-  let tops = [], looks = [], patterns = [], height = 0, waiting = false;
+  const { host, space, canvas } = parts, g = canvas.getContext("2d"), family = getComputedStyle(document.body).fontFamily;
+  const names = [];
+  let tops = [], looks = [], patterns = [], queue = [], inks = {}, height = 0, waiting = false;
 
   // ---- Layout ----
 
@@ -62,23 +63,36 @@ function makeMap(parts, tell) {
   // ---- Drawing ----
 
   function prepare() {
+    inks = { ink: cssColour("ink"), soft: cssColour("soft") };
     looks = m.owners.groups.map((group, i) => groupLook(i, group.rest));
+    queue = looks.map(() => []);
     patterns = looks.map((l) => makePattern(g, l, m.ratio));
   }
 
+  // Rectangles wait, by group, and are drawn with one change of style a group; names after all of them.
   function fill(group, x, y, w, h) {
-    g.globalAlpha = m.only < 0 || m.only === group ? 1 : 0.13;
-    g.fillStyle = looks[group].fill;
-    g.fillRect(x, y, w, h);
-    if (patterns[group]) {
-      g.fillStyle = patterns[group];
-      g.fillRect(x, y, w, h);
-    }
+    queue[group].push(x, y, w, h);
+  }
+
+  function flushWith(style, rectangles) {
+    g.fillStyle = style;
+    for (let i = 0; i < rectangles.length; i += 4) g.fillRect(rectangles[i], rectangles[i + 1], rectangles[i + 2], rectangles[i + 3]);
+  }
+
+  function flush() {
+    queue.forEach((rectangles, group) => {
+      g.globalAlpha = m.only < 0 || m.only === group ? 1 : 0.13;
+      flushWith(looks[group].fill, rectangles);
+      if (patterns[group]) flushWith(patterns[group], rectangles);
+      rectangles.length = 0;
+    });
     g.globalAlpha = 1;
+    names.forEach((n) => name(...n));
+    names.length = 0;
   }
 
   function name(i, group, x, y, w) {
-    if (w < 46 || m.blocks.name[i] < 0 || (m.only >= 0 && m.only !== group)) return;
+    if (m.blocks.name[i] < 0 || (m.only >= 0 && m.only !== group)) return;
     const text = m.names.text(m.blocks.name[i]);
     let shown = text;
     if (g.measureText(shown).width > w - 12) {
@@ -106,7 +120,7 @@ function makeMap(parts, tell) {
       if (x1 - x0 >= WIDE) {
         const l = Math.round(x0), r = Math.max(Math.round(x1) - (e < to || e === b.start[i] + b.bytes[i] ? 1 : 0), l + 1);
         fill(group, l, y, r - l, BAR);
-        name(i, group, l, y, r - l);
+        if (r - l >= 46) names.push([i, group, l, y, r - l]);
         m.facts.rectangles++;
         continue;
       }
@@ -147,13 +161,13 @@ function makeMap(parts, tell) {
   }
 
   function drawHead(arena, index, y) {
-    g.fillStyle = cssColour("ink");
-    g.font = "600 12px " + getComputedStyle(document.body).fontFamily;
+    g.fillStyle = inks.ink;
+    g.font = "600 12px " + family;
     const title = arena.external ? "External memory, of other allocators" : `Arena ${index}`;
     g.fillText(title, 2, y + HEAD / 2 + 2);
     const at = g.measureText(title).width + 14;
-    g.font = "12px " + getComputedStyle(document.body).fontFamily;
-    g.fillStyle = cssColour("soft");
+    g.font = "12px " + family;
+    g.fillStyle = inks.soft;
     g.fillText(arenaText(arena), at, y + HEAD / 2 + 2);
   }
 
@@ -186,11 +200,12 @@ function makeMap(parts, tell) {
     for (let a = tops.length ? arenaAt(scroll) : 0; a < tops.length && tops[a] < scroll + view; a++) {
       const arena = m.json.arenas[a], rows = rowsOf(arena), top = tops[a] + HEAD;
       drawHead(arena, a, tops[a] - scroll);
-      g.font = "11px " + getComputedStyle(document.body).fontFamily;
       const first = Math.max(0, Math.floor((scroll - top) / ROW));
       for (let r = first; r < rows && top + r * ROW < scroll + view; r++)
         drawRow(arena, r * m.rowBytes, Math.min((r + 1) * m.rowBytes, arena.bytes), top + r * ROW - scroll);
     }
+    g.font = "11px " + family;
+    flush();
     outline(m.hovered, false);
     outline(m.selected, true);
     m.facts.frames++;
