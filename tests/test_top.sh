@@ -15,6 +15,15 @@ run() {
   runs "$want" "$octool" "$@"
 }
 
+# The top that runs in the background has written a look.
+first_look() {
+  for _ in $(seq 500); do
+    if grep -q '^MODEL' out; then return; fi
+    sleep 0.05
+  done
+  fail "no look came"
+}
+
 prints() {
   if grep -qE -- "$1" out; then ok; else fail "the output lacks: $1"; fi
 }
@@ -85,9 +94,10 @@ for _ in $(seq 100); do
   sleep 0.1
 done
 prints "^octool run +1 +live"
+: >out
 timeout 60 "$octool" top $victim --batch --interval 0.1 >out 2>err &
 top=$!
-sleep 0.5
+first_look
 kill -9 $victim
 wait $victim 2>/dev/null
 wait $top
@@ -227,9 +237,10 @@ run 1 top --once --interval 0.1 "$page"
 let_go
 
 hold shrinks
+: >out
 timeout 60 "$octool" top "$page" --batch --interval 0.1 >out 2>err &
 top=$!
-sleep 0.4
+first_look
 kill -USR1 "$page"
 wait $top
 if [ $? -eq 1 ]; then ok; else fail "a page that shrinks: exit status not 1"; fi
