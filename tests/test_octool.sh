@@ -260,7 +260,7 @@ run 1 run --seconds 0 --inject no-grace --threads 1 --json d.json one.safetensor
 json d.json 'd["stale_launches"] == 1'
 run 1 run --seconds 0 --inject orphan --json d.json one.safetensors
 says "blocks belonged to nobody at teardown"
-if grep -q '^teardown of .*: leaked; .* 1 blocks swept$' out && grep -qE '^  unowned blocks .*[0-9] in 1 blocks, largest site .*\.c:[0-9]+' out; then
+if grep -q '^teardown of .*: leaked; .* 1 blocks swept$' out && grep -qE '^  unowned blocks .* [0-9.]+ [KMG]?B in 1 blocks, largest site .*\.c:[0-9]+' out; then
   ok
 else
   fail "the report does not say who leaked what from where"
