@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { UNIT = 256 };
+enum { UNIT = 256, TRIES = 100 };
 
 /* What blocks have in common. Strings are the pool's: equal ones are one pointer. */
 struct kind {
@@ -186,17 +186,22 @@ static oc_status add_block(void *arg, const oc_block_info *b)
 
 /* ---- The whole ---- */
 
-static json_t *figures(oc_pool *pool)
+static bool take_figures(oc_pool *pool, oc_pool_stats *s, struct fault *why)
 {
-  oc_pool_stats s = {.struct_size = sizeof s};
+  oc_status st;
 
-  if (oc_pool_get_stats(pool, &s) != OC_OK)
-    return NULL;
-  return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "arenas", (json_int_t)s.arenas, "arena_bytes",
-                   (json_int_t)s.arena_bytes, "live_blocks", (json_int_t)s.live_blocks, "live_bytes",
-                   (json_int_t)s.live_bytes, "peak_live_bytes", (json_int_t)s.peak_live_bytes, "retired_bytes",
-                   (json_int_t)s.retired_bytes, "free_bytes", (json_int_t)s.free_bytes, "largest_free",
-                   (json_int_t)s.largest_free, "fell_back", (int)s.fell_back);
+  *s = (oc_pool_stats){.struct_size = sizeof *s};
+  st = oc_pool_get_stats(pool, s);
+  return st == OC_OK || oct_liboc_fault(why, st, "the pool's figures");
+}
+
+static json_t *figures_json(const oc_pool_stats *s)
+{
+  return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "arenas", (json_int_t)s->arenas, "arena_bytes",
+                   (json_int_t)s->arena_bytes, "live_blocks", (json_int_t)s->live_blocks, "live_bytes",
+                   (json_int_t)s->live_bytes, "peak_live_bytes", (json_int_t)s->peak_live_bytes, "retired_bytes",
+                   (json_int_t)s->retired_bytes, "free_bytes", (json_int_t)s->free_bytes, "largest_free",
+                   (json_int_t)s->largest_free, "fell_back", (int)s->fell_back);
 }
 
 static void drop(struct drawing *d)
@@ -208,21 +213,56 @@ static void drop(struct drawing *d)
   json_decref(d->external);
 }
 
+/* All blocks of one moment, into *d, which is the caller's to drop. */
+static bool draw(oc_pool *pool, const struct blocknames *names, struct drawing *d, struct fault *why)
+{
+  oc_status st;
+
+  *d = (struct drawing){.names = names, .last_name = SIZE_MAX, .arenas = json_array(), .external = json_array(),
+                        .last_kind = calloc(json_array_size(names->patterns) + 1, sizeof *d->last_kind)};
+  st = d->arenas && d->external && d->last_kind && !names->failed ? oc_pool_each_block(pool, add_block, d) : OC_E_HOST_NOMEM;
+  if (st == OC_E_HOST_NOMEM)
+    return oct_fault(why, "no memory for the map of the blocks");
+  return st == OC_OK || oct_liboc_fault(why, st, "listing the blocks");
+}
+
+/* Is it one moment? Blocks that waited for a stream may have come back meanwhile. */
+static bool same_moment(const oc_pool_stats *a, const oc_pool_stats *b)
+{
+  return a->arena_bytes == b->arena_bytes && a->live_bytes == b->live_bytes && a->retired_bytes == b->retired_bytes &&
+         a->live_blocks == b->live_blocks && a->largest_free == b->largest_free;
+}
+
+/* Map and figures of one moment: nobody works on the pool any more, so that comes soon. */
+static bool draw_still(oc_pool *pool, const struct blocknames *names, struct drawing *d, oc_pool_stats *figures,
+                       struct fault *why)
+{
+  oc_pool_stats before;
+  bool ok = take_figures(pool, figures, why);
+
+  for (unsigned tries = 0; ok; tries++) {
+    before = *figures;
+    drop(d);
+    ok = draw(pool, names, d, why) && take_figures(pool, figures, why);
+    if (ok && (same_moment(&before, figures) || tries == TRIES))
+      break;
+  }
+  return ok;
+}
+
 json_t *oct_blockmap(oc_pool *pool, const char *title, const struct blocknames *names, struct fault *why)
 {
-  struct drawing d = {.names = names, .last_name = SIZE_MAX, .arenas = json_array(), .external = json_array(),
-                      .last_kind = calloc(json_array_size(names->patterns) + 1, sizeof *d.last_kind)};
-  oc_status st = d.arenas && d.external && d.last_kind ? oc_pool_each_block(pool, add_block, &d) : OC_E_HOST_NOMEM;
+  struct drawing d = {0};
+  oc_pool_stats figures;
   json_t *map = NULL;
 
-  if (st != OC_OK && st != OC_E_HOST_NOMEM)
-    oct_liboc_fault_write(why, st, "listing the blocks");
-  else if (st == OC_OK && !names->failed)
+  if (draw_still(pool, names, &d, &figures, why)) {
     map = json_pack("{s:o, s:O, s:O, s:o, s:I, s:o, s:o}", "title", oct_page_text(title), "arenas", d.arenas, "external",
                     d.external, "kinds", kinds_json(&d), "count", (json_int_t)d.count, "data", oct_packed_text(&d.packed),
-                    "figures", figures(pool));
-  if (!map && (st == OC_OK || st == OC_E_HOST_NOMEM))
-    oct_fault_write(why, "no memory for the map of the blocks");
+                    "figures", figures_json(&figures));
+    if (!map)
+      oct_fault_write(why, "no memory for the map of the blocks");
+  }
   drop(&d);
   return map;
 }
