@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* oc_pool_each_block: every block of one moment, with who has it; what the callback may do; refusals (G5, G16, G27, G28, G33). */
+/* oc_pool_each_block: every block of one moment, with who has it; what the callback may do; refusals (G27, G28, G33). */
 #include "config.h"
 
 #include <stdlib.h>

@@ -220,7 +220,8 @@ static bool draw(oc_pool *pool, const struct blocknames *names, struct drawing *
 
   *d = (struct drawing){.names = names, .last_name = SIZE_MAX, .arenas = json_array(), .external = json_array(),
                         .last_kind = calloc(json_array_size(names->patterns) + 1, sizeof *d->last_kind)};
-  st = d->arenas && d->external && d->last_kind && !names->failed ? oc_pool_each_block(pool, add_block, d) : OC_E_HOST_NOMEM;
+  st = d->arenas && d->external && d->last_kind && !names->failed ? oc_pool_each_block(pool, add_block, d)
+                                                                  : OC_E_HOST_NOMEM;
   if (st == OC_E_HOST_NOMEM)
     return oct_fault(why, "no memory for the map of the blocks");
   return st == OC_OK || oct_liboc_fault(why, st, "listing the blocks");
@@ -257,9 +258,9 @@ json_t *oct_blockmap(oc_pool *pool, const char *title, const struct blocknames *
   json_t *map = NULL;
 
   if (draw_still(pool, names, &d, &figures, why)) {
-    map = json_pack("{s:o, s:O, s:O, s:o, s:I, s:o, s:o}", "title", oct_page_text(title), "arenas", d.arenas, "external",
-                    d.external, "kinds", kinds_json(&d), "count", (json_int_t)d.count, "data", oct_packed_text(&d.packed),
-                    "figures", figures_json(&figures));
+    map = json_pack("{s:o, s:O, s:O, s:o, s:I, s:o, s:o}", "title", oct_page_text(title), "arenas", d.arenas,
+                    "external", d.external, "kinds", kinds_json(&d), "count", (json_int_t)d.count, "data",
+                    oct_packed_text(&d.packed), "figures", figures_json(&figures));
     if (!map)
       oct_fault_write(why, "no memory for the map of the blocks");
   }

@@ -97,7 +97,8 @@ static char *base64(const unsigned char *from, size_t n)
   char *text = malloc((n + 2) / 3 * 4 + 1), *to = text;
 
   for (size_t i = 0; text && i < n; i += 3) {
-    uint32_t three = (uint32_t)from[i] << 16 | (i + 1 < n ? (uint32_t)from[i + 1] << 8 : 0) | (i + 2 < n ? from[i + 2] : 0u);
+    uint32_t second = i + 1 < n ? from[i + 1] : 0u, third = i + 2 < n ? from[i + 2] : 0u;
+    uint32_t three = (uint32_t)from[i] << 16 | second << 8 | third;
 
     *to++ = digits[three >> 18];
     *to++ = digits[three >> 12 & 63];

@@ -116,33 +116,34 @@ function chart(host, draw) {
 function timeChart(host, samples) {
   const rows = samples.rows, last = rows.length ? Math.max(rows[rows.length - 1][0], 1) : 1;
   const most = Math.max(1, ...rows.map((r) => r[1]));
-  const lines = () => [
-    { column: 1, name: "arenas", style: { stroke: theme() === "dark" ? "#56b4e9" : "#0072b2", "stroke-width": 2, fill: "none" } },
-    { column: 2, name: "live", style: { stroke: theme() === "dark" ? "#e69f00" : "#b36b00", "stroke-width": 2.5, fill: "none", "stroke-dasharray": "7 3" } },
-    { column: 3, name: "retired", style: { stroke: theme() === "dark" ? "#ff8f4d" : "#b34700", "stroke-width": 2, fill: "none", "stroke-dasharray": "2 3" } },
-  ];
+  const line = (column, name, light, dark, dashes) => ({ column, name,
+    style: { stroke: theme() === "dark" ? dark : light, "stroke-width": 2.2, "stroke-dasharray": dashes, fill: "none" } });
+  const lines = () => [line(1, "arenas", "#0072b2", "#56b4e9", "none"), line(2, "live", "#b36b00", "#e69f00", "7 3"),
+    line(3, "retired", "#b34700", "#ff8f4d", "2 3")];
   chart(host, (readout) => {
     const f = frame(host, 310, "Bytes over time: arenas, live and retired. Arrow keys read it.");
-    const x = (ms) => f.x0 + (f.x1 - f.x0) * ms / last, step = niceStep(most, 5, true), top = Math.ceil(most / step) * step;
+    const step = niceStep(most, 5, true), top = Math.ceil(most / step) * step;
+    const x = (ms) => f.x0 + (f.x1 - f.x0) * ms / last;
     const y = (b) => f.y0 - (f.y0 - f.y1) * b / top;
     const ticks = [], stepMs = niceStep(last, Math.max(2, f.width / 130), false), seconds = last >= 2000;
     for (let b = 0; b <= top; b += step) ticks.push(b);
     axisY(f, ticks, y, (b) => (b ? bytesText(b) : "0"), "bytes of all models");
     const xs = [];
     for (let t = 0; t <= last; t += stepMs) xs.push(t);
-    axisX(f, xs, x, (t) => String(+(seconds ? t / 1000 : t).toFixed(3)), seconds ? "seconds since the start" : "milliseconds since the start");
+    axisX(f, xs, x, (t) => String(+(seconds ? t / 1000 : t).toFixed(3)), `${seconds ? "" : "milli"}seconds since the start`);
     marks(f, samples.marks.map((m) => ({ x: x(m.ms), text: m.text })));
     const keys = document.createElement("div");
     keys.className = "keys";
     for (const l of lines()) {
-      const d = rows.map((r, i) => (i ? `H${x(r[0]).toFixed(1)}V${y(r[l.column]).toFixed(1)}` : `M${x(r[0]).toFixed(1)} ${y(r[l.column]).toFixed(1)}`)).join("");
+      const to = (r, across, up) => across + x(r[0]).toFixed(1) + up + y(r[l.column]).toFixed(1);
+      const d = rows.map((r, i) => (i ? to(r, "H", "V") : to(r, "M", " "))).join("");
       if (d) f.root.append(svg("path", { d, ...l.style }));
       keys.append(keyOf(l.style, `${l.name}, at most ${bytesText(Math.max(0, ...rows.map((r) => r[l.column])))}`));
     }
     const tell = (i) => {
       const [ms, arena, live, retired, models] = rows[i], mark = samples.marks.filter((m) => m.ms <= ms).pop();
-      return `${(ms / 1000).toFixed(3)} s: arenas ${bytesText(arena)}, live ${bytesText(live)}, retired ${bytesText(retired)}, ` +
-        `${models} model${models === 1 ? "" : "s"}${mark ? "; last: " + mark.text : ""}`;
+      const bytes = `arenas ${bytesText(arena)}, live ${bytesText(live)}, retired ${bytesText(retired)}`;
+      return `${(ms / 1000).toFixed(3)} s: ${bytes}, ${models} model${models === 1 ? "" : "s"}${mark ? "; last: " + mark.text : ""}`;
     };
     reader(f, rows.map((r) => x(r[0])), readout, tell, 0);
     return [keys, f.root];
@@ -174,17 +175,21 @@ function latencyChart(host, buckets, quantiles) {
     const y = (n) => f.y0 - (f.y0 - f.y1) * (n < 1 ? 0 : (Math.log10(n) + 0.3) / (tens + 0.3));
     const ticks = [];
     for (let e = 0; e <= tens; e++) ticks.push(Math.pow(10, e));
-    axisY(f, ticks, y, (n) => (n < 1e4 ? String(n) : "10" + String(Math.log10(n)).replace(/\d/g, (d) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[d])), "lookups, logarithmic");
+    const power = (n) => "10" + String(Math.log10(n)).replace(/\d/g, (d) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[d]);
+    axisY(f, ticks, y, (n) => (n < 1e4 ? String(n) : power(n)), "lookups, logarithmic");
     const at = (ns) => x(Math.log2(ns) * BARS_AN_OCTAVE), xs = [];
     for (let e = 0; e < 12; e++)
-      for (const m of [1, 2, 5]) if (at(m * Math.pow(10, e)) >= f.x0 && at(m * Math.pow(10, e)) <= f.x1) xs.push(m * Math.pow(10, e));
-    const few = xs.length > f.width / 60 ? xs.filter((t) => Number.isInteger(Math.log10(t) + 1e-12) || /^10*$/.test(String(t))) : xs;
-    axisX(f, few, at, nsText, "time of a lookup, logarithmic");
+      for (const m of [1, 2, 5]) xs.push(m * Math.pow(10, e));
+    const inside = xs.filter((t) => at(t) >= f.x0 && at(t) <= f.x1);
+    axisX(f, inside.length > f.width / 60 ? inside.filter((t) => /^10*$/.test(String(t))) : inside, at, nsText, "time of a lookup, logarithmic");
     const fill = theme() === "dark" ? "#56b4e9" : "#0072b2";
-    for (const b of bars)
-      f.root.append(svg("rect", { x: x(b.k) + 1, width: Math.max(1, x(b.k + 1) - x(b.k) - 2), y: y(b.count), height: f.y0 - y(b.count), fill }));
+    for (const b of bars) {
+      const width = Math.max(1, x(b.k + 1) - x(b.k) - 2);
+      f.root.append(svg("rect", { x: x(b.k) + 1, width, y: y(b.count), height: f.y0 - y(b.count), fill }));
+    }
     marks(f, quantiles.filter((q) => q.ns > 0).map((q) => ({ x: at(q.ns), text: `${q.name} ${nsText(q.ns)}` })));
-    const tell = (i) => `${nsText(bars[i].least)} to ${nsText(bars[i].most)}: ${countText(bars[i].count)} lookups, ${percentText(bars[i].count, total)}`;
+    const tell = (i) => `${nsText(bars[i].least)} to ${nsText(bars[i].most)}: ${countText(bars[i].count)} lookups, ` +
+      percentText(bars[i].count, total);
     reader(f, bars.map((b) => (x(b.k) + x(b.k + 1)) / 2), readout, tell, 0);
     return [f.root];
   });

@@ -28,7 +28,8 @@ function makeNames(json) {
   const none = { count: 0, bytes: [], pattern: [], text: () => "" };
   if (!json) return none;
   const from = unpack(json.data), parts = json.patterns.map((p) => p.split("\u0001"));
-  const pattern = new Uint32Array(json.count), first = new Uint32Array(json.count + 1), bytes = new Float64Array(json.count);
+  const pattern = new Uint32Array(json.count), first = new Uint32Array(json.count + 1);
+  const bytes = new Float64Array(json.count);
   const numbers = [];
   for (let i = 0; i < json.count; i++) {
     pattern[i] = from.varint();
@@ -146,7 +147,7 @@ function makeOwners(json, b) {
   const groups = [{ name: "free", bytes: 0 }, { name: "retired", bytes: 0 }, { name: "lost", bytes: 0 }];
   owners.slice(0, alone).forEach((r) => groups.push({ name: r.name, bytes: 0 }));
   if (alone < owners.length) groups.push({ name: `${owners.length - alone} other owners`, bytes: 0, rest: true });
-  const groupOf = json.kinds.map((k) => (k.state === "retired" ? RETIRED : (rows.get(ownerText(k)) || { group: FREE }).group));
+  const groupOf = json.kinds.map((k) => (k.state === "retired" ? RETIRED : rows.get(ownerText(k)).group));
   for (let i = 0; i < b.count; i++) groups[groupOf[b.kind[i]]].bytes += b.bytes[i];
   return { owners, groups, groupOf };
 }
@@ -160,11 +161,15 @@ function bytesText(n) {
     n /= 1024;
     u++;
   }
-  return (u === 0 ? String(n) : n < 9.995 ? n.toFixed(2) : n < 99.95 ? n.toFixed(1) : n.toFixed(0)) + "\u00a0" + units[u];
+  const digits = n < 9.995 ? 2 : n < 99.95 ? 1 : 0;
+  return (u === 0 ? String(n) : n.toFixed(digits)) + "\u00a0" + units[u];
 }
 
 const countText = (n) => Math.round(n).toLocaleString("en-US").replace(/,/g, "\u202f");
-const percentText = (part, whole) => (whole ? (100 * part / whole).toFixed(part && part / whole < 0.001 ? 3 : 1) : "0.0") + "\u00a0%";
+function percentText(part, whole) {
+  const percent = whole ? 100 * part / whole : 0;
+  return percent.toFixed(percent > 0 && percent < 0.1 ? 3 : 1) + "\u00a0%";
+}
 
 function nsText(ns) {
   if (ns < 1000) return `${+ns.toPrecision(3)}\u00a0ns`;

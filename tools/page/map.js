@@ -5,15 +5,18 @@
 const ROW = 20, BAR = 17, HEAD = 24, VIEW_MOST = 520, HEIGHT_MOST = 8e6, ROW_LEAST = 1 << 14, WIDE = 3;
 
 function makeMap(parts, tell) {
-  const m = { json: null, blocks: null, owners: null, rowBytes: 1, only: -1, selected: -1, hovered: -1, width: 0, ratio: 1,
+  const m = { json: null, blocks: null, owners: null, rowBytes: 1, only: -1, selected: -1, hovered: -1,
+    width: 0, ratio: 1,
     facts: { frames: 0, rectangles: 0, columns: 0, ms: 0 } };
-  const { host, space, canvas } = parts, g = canvas.getContext("2d"), family = getComputedStyle(document.body).fontFamily;
+  const { host, space, canvas } = parts, g = canvas.getContext("2d");
+  const family = getComputedStyle(document.body).fontFamily;
   const names = [];
   let tops = [], looks = [], patterns = [], queue = [], inks = {}, height = 0, waiting = false;
 
   // ---- Layout ----
 
-  const rowsOf = (arena) => Math.max(1, Math.ceil(arena.bytes / m.rowBytes));
+  const rowsAt = (arena, rowBytes) => Math.max(1, Math.ceil(arena.bytes / rowBytes));
+  const rowsOf = (arena) => rowsAt(arena, m.rowBytes);
 
   function layOut() {
     let y = 0;
@@ -22,7 +25,7 @@ function makeMap(parts, tell) {
     space.style.height = Math.max(height, 1) + "px";
   }
 
-  const heightAt = (rowBytes) => m.json.arenas.reduce((h, a) => h + HEAD + 6 + ROW * Math.max(1, Math.ceil(a.bytes / rowBytes)), 0);
+  const heightAt = (rowBytes) => m.json.arenas.reduce((h, a) => h + HEAD + 6 + ROW * rowsAt(a, rowBytes), 0);
   const largest = () => m.json.arenas.reduce((most, a) => Math.max(most, a.bytes), 1);
   const coarsest = () => Math.max(ROW_LEAST, Math.pow(2, Math.ceil(Math.log2(largest()))));
 
@@ -57,7 +60,8 @@ function makeMap(parts, tell) {
   function place(i) {
     const a = m.blocks.arena[i], row = Math.floor(m.blocks.start[i] / m.rowBytes);
     const x = (m.blocks.start[i] - row * m.rowBytes) * m.width / m.rowBytes;
-    return { x, y: tops[a] + HEAD + row * ROW, rows: Math.ceil((m.blocks.start[i] % m.rowBytes + m.blocks.bytes[i]) / m.rowBytes) };
+    const rows = Math.ceil((m.blocks.start[i] % m.rowBytes + m.blocks.bytes[i]) / m.rowBytes);
+    return { x, y: tops[a] + HEAD + row * ROW, rows };
   }
 
   // ---- Drawing ----
@@ -76,7 +80,8 @@ function makeMap(parts, tell) {
 
   function flushWith(style, rectangles) {
     g.fillStyle = style;
-    for (let i = 0; i < rectangles.length; i += 4) g.fillRect(rectangles[i], rectangles[i + 1], rectangles[i + 2], rectangles[i + 3]);
+    for (let i = 0; i < rectangles.length; i += 4)
+      g.fillRect(rectangles[i], rectangles[i + 1], rectangles[i + 2], rectangles[i + 3]);
   }
 
   function flush() {
@@ -115,10 +120,12 @@ function makeMap(parts, tell) {
     const groups = looks.length, share = drawRow.share;
     let fine = false;
     for (let i = blockAt(arena, from); i < arena.to && b.start[i] < to; i++) {
-      const s = Math.max(b.start[i], from), e = Math.min(b.start[i] + b.bytes[i], to), group = m.owners.groupOf[b.kind[i]];
+      const s = Math.max(b.start[i], from), e = Math.min(b.start[i] + b.bytes[i], to);
+      const group = m.owners.groupOf[b.kind[i]];
       const x0 = (s - from) * scale, x1 = (e - from) * scale;
       if (x1 - x0 >= WIDE) {
-        const l = Math.round(x0), r = Math.max(Math.round(x1) - (e < to || e === b.start[i] + b.bytes[i] ? 1 : 0), l + 1);
+        const ends = e === b.start[i] + b.bytes[i];      // then a gap parts it from the next
+        const l = Math.round(x0), r = Math.max(Math.round(x1) - (ends ? 1 : 0), l + 1);
         fill(group, l, y, r - l, BAR);
         if (r - l >= 46) names.push([i, group, l, y, r - l]);
         m.facts.rectangles++;
@@ -137,7 +144,8 @@ function makeMap(parts, tell) {
     const end = (c) => { if (run >= 0) fill(run, since, y, c - since, BAR); run = -1; };
     for (let c = 0; c < columns; c++) {
       let sum = 0, alone = -1, count = 0;
-      for (let k = 0; k < groups; k++) if (share[c * groups + k] > 0) { sum += share[c * groups + k]; alone = k; count++; }
+      for (let k = 0; k < groups; k++)
+        if (share[c * groups + k] > 0) { sum += share[c * groups + k]; alone = k; count++; }
       if (count === 1 && sum > 0.5) {
         if (run !== alone) { end(c); run = alone; since = c; }
         m.facts.columns++;
@@ -309,7 +317,7 @@ function makeMap(parts, tell) {
   function step(rows) {
     const i = m.selected, b = m.blocks, arena = m.json.arenas[b.arena[i]];
     const middle = b.start[i] % m.rowBytes + Math.min(b.bytes[i], m.rowBytes - b.start[i] % m.rowBytes) / 2;
-    const row = rows < 0 ? Math.floor(b.start[i] / m.rowBytes) : Math.floor((b.start[i] + b.bytes[i] - 1) / m.rowBytes);
+    const row = Math.floor((rows < 0 ? b.start[i] : b.start[i] + b.bytes[i] - 1) / m.rowBytes);
     const to = (row + rows) * m.rowBytes + middle;
     if (to < 0) return arena.from > 0 ? arena.from - 1 : i;
     return to >= arena.bytes ? Math.min(arena.to, b.count - 1) : blockAt(arena, to);
@@ -330,7 +338,8 @@ function makeMap(parts, tell) {
     }
   }
 
-  const others = { "+": () => m.zoom(0.5), "=": () => m.zoom(0.5), "-": () => m.zoom(2), 0: () => m.fit(), Escape: () => m.select(-1) };
+  const others = { "+": () => m.zoom(0.5), "=": () => m.zoom(0.5), "-": () => m.zoom(2), 0: () => m.fit(),
+    Escape: () => m.select(-1) };
   host.addEventListener("keydown", (e) => {
     if (e.ctrlKey || e.altKey || e.metaKey || !m.blocks.count) return;
     if (others[e.key]) {

@@ -102,7 +102,7 @@ function blockParts(i) {
   if (kind.state !== "live") parts.push(kind.state);
   if (kind.site) parts.push(`from ${kind.site}${kind.func ? " " + kind.func : ""}`);
   parts.push(arena.external ? map.external[i - arena.from].start
-    : `arena ${b.arena[i]} at 0x${b.start[i].toString(16)}: 0x${(BigInt(arena.base) + BigInt(b.start[i])).toString(16)}`);
+    : `arena ${b.arena[i]}, 0x${b.start[i].toString(16)}: 0x${(BigInt(arena.base) + BigInt(b.start[i])).toString(16)}`);
   return { title, rest: parts.join(" · ") };
 }
 
@@ -119,15 +119,22 @@ function tellHovered(i, event) {
   tip.replaceChildren(make("b", "", isolated(p.title)), make("br"), isolated(p.rest));
   const box = tip.getBoundingClientRect();
   tip.style.left = Math.min(event.clientX + 14, window.innerWidth - box.width - 8) + "px";
-  tip.style.top = (event.clientY + 18 + box.height > window.innerHeight ? event.clientY - box.height - 10 : event.clientY + 18) + "px";
+  const below = event.clientY + 18, fits = below + box.height <= window.innerHeight;
+  tip.style.top = (fits ? below : event.clientY - box.height - 10) + "px";
 }
 
 function tellSelected(i) {
-  byId("map-detail").replaceChildren(...(i < 0 ? [make("span", "none", "No block is chosen: click one, or use the arrow keys.")] : blockText(i)));
+  const none = () => [make("span", "none", "No block is chosen: click one, or use the arrow keys.")];
+  byId("map-detail").replaceChildren(...(i < 0 ? none() : blockText(i)));
+}
+
+function tellScale(rowBytes) {
+  byId("scale").textContent = `${bytesText(rowBytes)} a row`;
 }
 
 function swatch(index, rest) {
-  const c = document.createElement("canvas"), ratio = Math.min(window.devicePixelRatio || 1, 3), g = c.getContext("2d");
+  const c = document.createElement("canvas"), g = c.getContext("2d");
+  const ratio = Math.min(window.devicePixelRatio || 1, 3);
   c.className = "swatch";
   c.width = 22 * ratio;
   c.height = 16 * ratio;
@@ -164,18 +171,20 @@ function drawLegend() {
 const OWNER_ROWS = 20;
 
 function fillOwners() {
-  const map = page.maps[page.at], rows = map.owners.owners, total = rows.reduce((s, r) => s + r.bytes + r.retired, 0);
+  const map = page.maps[page.at], rows = map.owners.owners;
+  const total = rows.reduce((s, r) => s + r.bytes + r.retired, 0);
   const sum = (list) => ["blocks", "bytes", "retired"].map((k) => list.reduce((s, r) => s + r[k], 0));
   const cells = (name, role, [blocks, bytes, retired]) =>
     [name, role, countText(blocks), bytesText(bytes), bytesText(retired), percentText(bytes + retired, total)];
-  const roles = { caller: "freed by its caller", owner: "engine", scratch: "scratch", build: "build", derived: "derived", external: "external" };
-  const shown = rows.slice(0, OWNER_ROWS).map((r) => ({
-    cells: cells(make("span", "", swatch(r.group, map.owners.groups[r.group].rest), " ", isolated(r.name)), roles[r.role] || "", [r.blocks, r.bytes, r.retired]) }));
+  const roles = { caller: "freed by its caller", owner: "engine", scratch: "scratch", build: "build", derived: "derived",
+    external: "external" };
+  const label = (r) => make("span", "", swatch(r.group, map.owners.groups[r.group].rest), " ", isolated(r.name));
+  const shown = rows.slice(0, OWNER_ROWS).map((r) => ({ cells: cells(label(r), roles[r.role] || "", sum([r])) }));
   if (rows.length > OWNER_ROWS)
     shown.push({ className: "rest", cells: cells(`${rows.length - OWNER_ROWS} more`, "", sum(rows.slice(OWNER_ROWS))) });
   shown.push({ className: "sum", cells: cells("all", "", sum(rows)) });
-  table("owners", "Who has how much; the largest first.", [{ name: "Owner", text: true }, { name: "Kind", text: true }, { name: "Blocks" },
-    { name: "Live" }, { name: "Retired" }, { name: "Share" }], shown);
+  table("owners", "Who has how much; the largest first.", [{ name: "Owner", text: true }, { name: "Kind", text: true },
+    { name: "Blocks" }, { name: "Live" }, { name: "Retired" }, { name: "Share" }], shown);
 }
 
 const ARENA_ROWS = 200;
@@ -184,17 +193,20 @@ function fillArenas() {
   const map = page.maps[page.at], b = map.decoded, arenas = map.arenas.filter((a) => !a.external);
   const largestFree = (a) => {
     let most = 0;
-    for (let i = a.from; i < a.to; i++) if (map.kinds[b.kind[i]].state === "free") most = Math.max(most, b.bytes[i]);
+    for (let i = a.from; i < a.to; i++)
+      if (map.kinds[b.kind[i]].state === "free") most = Math.max(most, b.bytes[i]);
     return most;
   };
-  const rows = arenas.slice(0, ARENA_ROWS).map((a, i) => ({ cells: [String(i), a.base, bytesText(a.bytes), countText(a.to - a.from),
-    percentText(a.used, a.bytes), bytesText(a.bytes - a.used), bytesText(largestFree(a)), a.lost ? "lost" : a.managed ? "managed" : "device"] }));
+  const rows = arenas.slice(0, ARENA_ROWS).map((a, i) => ({ cells: [String(i), a.base, bytesText(a.bytes),
+    countText(a.to - a.from), percentText(a.used, a.bytes), bytesText(a.bytes - a.used), bytesText(largestFree(a)),
+    a.lost ? "lost" : a.managed ? "managed" : "device"] }));
   const rest = arenas.slice(ARENA_ROWS), sum = (key) => rest.reduce((s, a) => s + a[key], 0);
   if (rest.length)
-    rows.push({ className: "rest", cells: [`${rest.length} more`, "", bytesText(sum("bytes")), countText(sum("to") - sum("from")),
-      percentText(sum("used"), sum("bytes")), bytesText(sum("bytes") - sum("used")), "", ""] });
-  table("arenas", `${countText(arenas.length)} arenas, in the order of their addresses.`, [{ name: "Arena", text: true }, { name: "Address", text: true },
-    { name: "Bytes" }, { name: "Blocks, free ones too" }, { name: "In use" }, { name: "Free" }, { name: "Largest free" }, { name: "Memory", text: true }], rows);
+    rows.push({ className: "rest", cells: [`${rest.length} more`, "", bytesText(sum("bytes")),
+      countText(sum("to") - sum("from")), percentText(sum("used"), sum("bytes")), bytesText(sum("bytes") - sum("used")), "", ""] });
+  table("arenas", `${countText(arenas.length)} arenas, in the order of their addresses.`, [{ name: "Arena", text: true },
+    { name: "Address", text: true }, { name: "Bytes" }, { name: "Blocks, free ones too" }, { name: "In use" }, { name: "Free" },
+    { name: "Largest free" }, { name: "Memory", text: true }], rows);
 }
 
 function showMap(at) {
@@ -245,7 +257,7 @@ function startMap(data) {
   byId("plan").addEventListener("change", (e) => showMap(+e.target.value));
   byId("plan-label").hidden = page.maps.length < 2;
   page.map = makeMap({ host: byId("map"), space: byId("map-space"), canvas: byId("map-canvas") },
-    { hovered: tellHovered, selected: tellSelected, scale: (bytes) => { byId("scale").textContent = `${bytesText(bytes)} a row`; } });
+    { hovered: tellHovered, selected: tellSelected, scale: tellScale });
   byId("zoom-in").addEventListener("click", () => page.map.zoom(0.5));
   byId("zoom-out").addEventListener("click", () => page.map.zoom(2));
   byId("zoom-fit").addEventListener("click", () => page.map.fit());
@@ -257,9 +269,10 @@ function startMap(data) {
 // ---- Plans, charts, report ----
 
 function startPlans(f) {
-  const row = (name, arenas, bytes, ratio) => ({ cells: [name, arenas, bytesText(bytes), ratio.toFixed(4) + "×", bytesText(bytes - f.bytes)] });
-  table("plans-table", "What the tensors take, by how they are asked for.", [{ name: "Plan", text: true }, { name: "Arenas" }, { name: "Bytes" },
-    { name: "Of the tensors" }, { name: "More than they" }], [
+  const row = (name, arenas, bytes, ratio) => ({
+    cells: [name, arenas, bytesText(bytes), ratio.toFixed(4) + "×", bytesText(bytes - f.bytes)] });
+  table("plans-table", "What the tensors take, by how they are asked for.", [{ name: "Plan", text: true }, { name: "Arenas" },
+    { name: "Bytes" }, { name: "Of the tensors" }, { name: "More than they" }], [
     row("one request a tensor", "–", f.chunk_rule.bytes, f.chunk_rule.ratio),
     row("pool, reserved", countText(f.reserved.arenas), f.reserved.arena_bytes, f.reserved.ratio),
     row("pool, on demand", countText(f.on_demand.arenas), f.on_demand.arena_bytes, f.on_demand.ratio)]);
@@ -272,7 +285,7 @@ function startTime(samples) {
   const rows = samples.rows, every = Math.max(1, Math.ceil(rows.length / TIME_ROWS));
   show("time");
   timeChart(byId("time-chart"), samples);
-  table("time-table", `Every ${every === 1 ? "" : every + "th "}sample; a sample each ${samples.interval_ms} ms, and where something happened.`,
+  table("time-table", `One sample in ${every}; they are ${samples.interval_ms} ms apart, closer where something happened.`,
     [{ name: "Seconds" }, { name: "Arenas" }, { name: "Live" }, { name: "Retired" }, { name: "Models" }],
     rows.filter((r, i) => i % every === 0 || i === rows.length - 1).map((r) => ({
       cells: [(r[0] / 1000).toFixed(3), bytesText(r[1]), bytesText(r[2]), bytesText(r[3]), String(r[4])] })));
@@ -280,11 +293,14 @@ function startTime(samples) {
 
 function startLatency(data) {
   if (!data.latencies.length) return;
-  const f = data.figures, quantiles = [{ name: "p50", ns: f.lookup_ns_p50 }, { name: "p99", ns: f.lookup_ns_p99 }, { name: "p99.9", ns: f.lookup_ns_p999 }];
+  const f = data.figures;
+  const quantiles = [{ name: "p50", ns: f.lookup_ns_p50 }, { name: "p99", ns: f.lookup_ns_p99 },
+    { name: "p99.9", ns: f.lookup_ns_p999 }];
   show("latency");
   latencyChart(byId("latency-chart"), data.latencies, quantiles);
   const bars = latencyBars(data.latencies), total = bars.reduce((s, b) => s + b.count, 0);
-  table("latency-table", `Single lookups, each timed, less ${f.lookup_clock_ns} ns for the clock.`, [{ name: "From" }, { name: "To" }, { name: "Lookups" }, { name: "Share" }],
+  table("latency-table", `Single lookups, each timed, less ${f.lookup_clock_ns} ns for the clock.`,
+    [{ name: "From" }, { name: "To" }, { name: "Lookups" }, { name: "Share" }],
     bars.map((b) => ({ cells: [nsText(b.least), nsText(b.most), countText(b.count), percentText(b.count, total)] })));
 }
 
