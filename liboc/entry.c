@@ -2,6 +2,7 @@
 /* Entries and the spans they lie in: who owns a derived value (G13). All with the derived lock held. */
 #include "config.h"
 
+#include "allocator/block.h"
 #include "liboc/model.h"
 #include "liboc/process.h"
 #include "rcu/mem.h"
@@ -36,7 +37,8 @@ static oc_status span_make(struct oc_derived *d, enum span_type type, uint64_t s
   struct span *s = oci_table_reserve(&d->spans) ? oci_alloc(d->heap, sizeof *s) : NULL;
   if (!s) return oci_error(OC_E_HOST_NOMEM, "%s: out of host memory", call);
   s->start = start;
-  s->bytes = bytes;
+  /* a block's padding is found in it too */
+  s->bytes = type == SPAN_BLOCK ? (bytes + UNIT_BYTES - 1) & ~(uint64_t)(UNIT_BYTES - 1) : bytes;
   s->type = type;
   link_init(&s->keys);
   link_init(&s->builds);

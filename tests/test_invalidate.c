@@ -332,6 +332,22 @@ START_TEST(s18_refused_inside_guards_and_captures) {
 }
 END_TEST
 
+/* The last bytes of a block's unit are the block's: a value may lie there, shared by two, and be a key itself. */
+START_TEST(g15_a_value_in_the_padding_of_its_block) {
+  struct world w = world_open();
+  oc_devptr p = block_of(&w, 1), q = block_of(&w, 64), last = p + 255;
+  put(&w, OC_BF16, ANY, last);
+  put_pair(&w, ANY + 1, last, last);
+  put(&w, OC_BF16, last, q);
+  ck_ok(oc_derived_invalidate(w.d, ANY + 1));
+  ck_assert_uint_eq(value_of(&w, OC_BF16, last), 0);
+  ck_assert_uint_eq(value_of(&w, OC_BF16, ANY), last);
+  ck_ok(oc_derived_invalidate(w.d, ANY));
+  ck_assert_uint_eq(live_blocks(&w), 0);
+  world_close(&w);
+}
+END_TEST
+
 /* An undeclared capture on a stream that would have to be waited for. */
 START_TEST(g28_refused_while_a_stream_captures_undeclared) {
   if (!fx_can(FX_CAPTURE)) { fx_skip("no undeclared captures"); return; }
@@ -547,6 +563,7 @@ int main(void) {
   tcase_add_test(tc, g15_a_block_that_goes_takes_nobody_in);
   tcase_add_test(tc, g15_invalidate_n_waits_once);
   tcase_add_test(tc, s18_refused_inside_guards_and_captures);
+  tcase_add_test(tc, g15_a_value_in_the_padding_of_its_block);
   tcase_add_test(tc, g28_refused_while_a_stream_captures_undeclared);
   tcase_add_test(tc, g15_a_stream_that_cannot_be_waited_for);
   tcase_add_test(tc, g28_what_a_graph_was_handed_is_retired);
