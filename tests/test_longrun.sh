@@ -32,7 +32,7 @@ static void leak(char what) {
   static unsigned calls;
   pthread_t t;
   if (++calls % 4) return;
-  if (what == 'r') memset(malloc(100000), 1, 100000);
+  if (what == 'r') memset(malloc(1000000), 1, 1000000);
   if (what == 'm') mmap(NULL, 4096, calls % 8 ? PROT_READ : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (what == 't') pthread_create(&t, NULL, idle, NULL);
   if (what == 'd') (void)!dup(2);
