@@ -29,11 +29,10 @@ cat >leak.c <<'END'
 #include <unistd.h>
 static void *idle(void *arg) { pause(); return arg; }
 static void leak(char what) {
-  static unsigned calls;
+  static unsigned calls;   /* two kinds of mapping in turn: else they become one */
   pthread_t t;
-  if (++calls % 4) return;
   if (what == 'r') memset(malloc(1000000), 1, 1000000);
-  if (what == 'm') mmap(NULL, 4096, calls % 8 ? PROT_READ : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (what == 'm') mmap(NULL, 4096, ++calls % 2 ? PROT_READ : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (what == 't') pthread_create(&t, NULL, idle, NULL);
   if (what == 'd') (void)!dup(2);
 }
