@@ -46,7 +46,8 @@ killed() {
   if [ ! -s left ]; then ok; else fail "$*: left behind: $(cat left)"; fi
 }
 
-# In the middle of swaps: standard error has its progress on a terminal only, so its threads tell.
+# In the middle of swaps: standard error has its progress on a terminal only, so its threads tell. It is killed by its parent,
+# which goes next.
 cat >serve.py <<'END'
 import os, sys, time
 pid = os.fork()
@@ -55,13 +56,13 @@ if pid == 0:
 while len(os.listdir("/proc/%d/task" % pid)) < 9:
     time.sleep(0.01)
 time.sleep(float(os.environ["AFTER"]))
-print("serving", flush=True)
 os.kill(pid, 9)
 os.waitpid(pid, 0)
+print("killed", flush=True)
 time.sleep(100)
 END
 for after in 0 0.05 0.3; do
-  AFTER=$after killed serving python3 "$work/serve.py" "$octool" run --threads 4 --swap 100000 --seconds 1000 \
+  AFTER=$after killed killed python3 "$work/serve.py" "$octool" run --threads 4 --swap 100000 --seconds 1000 \
     "$work/model.safetensors"
 done
 
