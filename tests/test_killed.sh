@@ -31,6 +31,8 @@ killed() {
   local word=$1 pid n
   shift
   touch -d '-1 second' before
+  : >out   # the last one's word is not this one's
+  : >err
   (cd ran && TMPDIR=$work/temporary HOME=$work/home exec setsid "$@") >"$work/out" 2>"$work/err" &
   pid=$!
   for ((n = 0; n < 600; n++)); do
