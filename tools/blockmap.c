@@ -75,12 +75,14 @@ static size_t kind_of(struct drawing *d, const struct kind *k)
 
 static json_t *site_text(const oc_site *s)
 {
-  size_t room = s->file ? strlen(s->file) + 16 : 0;
-  char *text = s->file ? malloc(room) : NULL;
+  size_t room;
+  char *text;
   json_t *json;
 
   if (!s->file)
     return json_null();
+  room = strlen(s->file) + 16;
+  text = malloc(room);
   if (!text)
     return NULL;
   snprintf(text, room, "%s:%" PRIu32, s->file, s->line);
@@ -116,7 +118,7 @@ static uint64_t distance(size_t to, size_t from)
 {
   int64_t d = (int64_t)to - (int64_t)from;
 
-  return (uint64_t)d << 1 ^ (uint64_t)(d >> 63);
+  return d < 0 ? ~((uint64_t)d << 1) : (uint64_t)d << 1;
 }
 
 static uint64_t round_up(uint64_t bytes)
