@@ -17,7 +17,7 @@ build_targets() {
   # shellcheck disable=SC2054
   local -a args=(--enable-sanitizer=address,undefined --with-jemalloc=no --disable-shared --enable-static
     CC=clang CXX=clang++ 'CFLAGS=-O1 -g -fsanitize=fuzzer-no-link')
-  command -v clang >/dev/null || die "no clang; tools/deps.sh installs it"
+  command -v clang >/dev/null || { echo "SKIPPED: no clang; tools/deps.sh installs it"; exit 77; }
   if generated_is_old; then step "generating configure" "$dir/autogen.log" "$oc_root/autogen.sh"; fi
   if [ ! -e "$dir/config.status" ]; then
     (cd "$dir" && step "configuring for libFuzzer" "$dir/configure.log" "$oc_root/configure" "${args[@]}")

@@ -102,8 +102,8 @@ static char *base64(const unsigned char *from, size_t n)
 
     *to++ = digits[three >> 18];
     *to++ = digits[three >> 12 & 63];
-    *to++ = i + 1 < n ? digits[three >> 6 & 63] : '=';
-    *to++ = i + 2 < n ? digits[three & 63] : '=';
+    *to++ = (char)(i + 1 < n ? digits[three >> 6 & 63] : '=');
+    *to++ = (char)(i + 2 < n ? digits[three & 63] : '=');
   }
   if (text)
     *to = '\0';

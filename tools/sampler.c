@@ -156,7 +156,9 @@ struct sampler *oct_sampler_start(struct fault *why)
 
 static double ms(uint64_t ns)
 {
-  return (double)(ns / 1000) / 1000;
+  uint64_t whole_us = ns / 1000;
+
+  return (double)whole_us / 1000;
 }
 
 static bool append(json_t *array, json_t *item)
