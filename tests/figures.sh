@@ -3,7 +3,8 @@
 # The tables of doc/reliability.md, from the logs of the runs themselves.
 #   tests/figures.sh LOGS            compares: fails where a figure got worse than the doc's
 #   tests/figures.sh LOGS --write    writes the doc's tables anew
-#   tests/figures.sh --long [LOGS]   runs what takes hours, in LOGS (build/figures-long), and writes the doc's tables
+#   tests/figures.sh --long [RUN...] runs what takes hours, or only those runs of spin, bite, static, coverage, torture,
+#                                    longrun and fuzz; logs in build/figures-long, and writes the doc's tables
 # LOGS is a folder of *.log, as .ci/run leaves it in build/figures. A run's figures are lines in its log:
 #   figure: WHAT | FIGURES
 # One such line is one row. WHAT is the row's name, so a run of another length has another name ("fuzz, shapes, 60
@@ -119,28 +120,36 @@ long() {
   echo "figures: $name took $((SECONDS - start)) seconds"
 }
 
-# About eight hours. From a checkout's folder, on a machine that does nothing else.
-run_long() {
+run_torture() {
   local sanitizer
-  failed=0
-  mkdir -p "$logs"
-  rm -f "$logs"/*.log
-  long spin "$root/tests/spin.sh"
-  long bite env "BITE_DIR=$root/build/bite" "$root/tests/bite.sh"
-  long static "$root/tests/static.sh"
-  long coverage "$root/tests/coverage.sh"
   for sanitizer in none address,undefined thread; do
     long "torture-${sanitizer/,/-}" "$root/tests/stress.sh" "$sanitizer" 1800
   done
-  long longrun "$root/tests/longrun.sh" 3600
-  long fuzz "$root/tests/fuzz.sh" 3600
+}
+
+# From a checkout's folder, on a machine that does nothing else.
+run_long() {
+  local run
+  [ $# -gt 0 ] || set -- spin bite static coverage torture longrun fuzz
+  failed=0
+  mkdir -p "$logs"
+  for run in "$@"; do
+    case $run in
+    spin | static | coverage) long "$run" "$root/tests/$run.sh" ;;
+    bite) long bite env "BITE_DIR=$root/build/bite" "$root/tests/bite.sh" ;;
+    torture) run_torture ;;
+    longrun | fuzz) long "$run" "$root/tests/$run.sh" 3600 ;;
+    *) die "which run is '$run'? spin, bite, static, coverage, torture, longrun or fuzz" ;;
+    esac
+  done
 }
 
 main() {
   local logs=${1:-} to=${2:-compare}
   if [ "$logs" = --long ]; then
-    logs=${2:-$root/build/figures-long} to=--long
-    run_long
+    logs=$root/build/figures-long to=--long
+    shift
+    run_long "$@"
   fi
   [ -d "$logs" ] || die "which folder has the logs?"
   work=$(mktemp -d "${TMPDIR:-/tmp}/liboc-figures.XXXXXX")
