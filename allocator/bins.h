@@ -31,7 +31,7 @@ static inline uint32_t either(bool condition, uint32_t yes, uint32_t no) {
 
 static inline uint32_t lowest_bit(uint32_t word) { return (uint32_t)__builtin_ctz(word); }
 static inline uint32_t highest_bit(uint32_t word) { return 31u - (uint32_t)__builtin_clz(word); }
-static inline uint32_t bits_from(uint32_t bit) { return bit < 32 ? ~0u << bit : 0; }
+static inline uint32_t bits_from(uint32_t bit) { return ~0u << bit; }   /* bit < 32, as all rows are */
 
 static inline uint32_t bin_of(uint32_t units) {
   uint32_t shift = highest_bit(units | BIN_SPLIT) - BIN_SPLIT_BITS;

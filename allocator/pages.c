@@ -55,8 +55,6 @@ static void leaf_give(struct leaves *l, uint32_t entry) {
   l->unused = entry & ~PAGE_LEAF;
 }
 
-static void leaf_wipe(struct leaf *leaf) { memset(leaf, 0, sizeof *leaf); }
-
 /* ---- helpers with a verb ---- */
 
 static uint32_t page_of(uint32_t off) { return off >> PAGE_SHIFT; }
@@ -92,24 +90,12 @@ bool oci_pages_init(struct pages *p, struct meta *meta, uint32_t units) {
   p->map = meta_alloc(meta, words * sizeof *p->map);
   p->summary = meta_alloc(meta, words_for(words) * sizeof *p->summary);
   if (p->entry && p->map && p->summary) return true;
-  oci_pages_fini(p, meta, NULL);
+  oci_pages_fini(p, meta);
   return false;
 }
 
-static void give_leaves(struct pages *p, struct leaves *l) {
+void oci_pages_fini(struct pages *p, struct meta *meta) {
   size_t words = words_for(p->count);
-  for (size_t w = 0; w < words; w++)
-    for (uint64_t bits = p->map[w]; bits; bits &= bits - 1) {
-      uint32_t entry = p->entry[w * 64 + (size_t)__builtin_ctzll(bits)];
-      if (!is_leaf(entry)) continue;
-      leaf_wipe(leaf_at(l, entry));
-      leaf_give(l, entry);
-    }
-}
-
-void oci_pages_fini(struct pages *p, struct meta *meta, struct leaves *l) {
-  size_t words = words_for(p->count);
-  if (l) give_leaves(p, l);
   meta_free(meta, p->entry, p->count * sizeof *p->entry);
   meta_free(meta, p->map, words * sizeof *p->map);
   meta_free(meta, p->summary, words_for(words) * sizeof *p->summary);
@@ -186,7 +172,7 @@ uint32_t oci_pages_search(struct pages *p, struct leaves *l, const struct slab *
     if (off - b->off < b->units) break;
     index = b->next;
   }
-  if (steps >= PAGE_CROWDED && !is_leaf(p->entry[page])) add_leaf(p, l, s, page);
+  if (steps >= PAGE_CROWDED) add_leaf(p, l, s, page);
   return index;
 }
 

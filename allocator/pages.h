@@ -20,6 +20,7 @@
 #define LEAF_PARTS (1u << (PAGE_SHIFT - LEAF_SHIFT))
 #define PAGE_LEAF (1u << 31)
 #define PAGE_CROWDED 12u         /* steps of a walk; a page in which they do not suffice gets a leaf */
+_Static_assert(PAGE_CROWDED > 1u << LEAF_SHIFT, "a walk from a leaf's part is never that long");
 
 struct leaf {
   uint32_t mask;                 /* bit p is set <=> first[p] != 0; never 0 */
@@ -42,8 +43,8 @@ struct pages {
 void oci_leaves_init(struct leaves *l, struct meta *meta);
 void oci_leaves_fini(struct leaves *l);
 bool oci_pages_init(struct pages *p, struct meta *meta, uint32_t units);
-/* Leaves that are still in use are given back. */
-void oci_pages_fini(struct pages *p, struct meta *meta, struct leaves *l);
+/* No leaf is in use any more, or all go at once. */
+void oci_pages_fini(struct pages *p, struct meta *meta);
 
 /* Where the page is crowded, or the block not found at once. */
 void oci_pages_add_leaf(struct pages *p, struct leaves *l, const struct slab *s, uint32_t index);

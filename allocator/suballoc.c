@@ -71,7 +71,7 @@ struct arena *oci_arena_prepare(struct suballoc *s, uint64_t bytes) {
   if (!take_place(s, a)) goto no_place;
   return a;
 no_place:
-  oci_pages_fini(&a->pages, s->meta, &s->leaves);
+  oci_pages_fini(&a->pages, s->meta);
 no_pages:
   meta_free(s->meta, a, sizeof *a);
   return NULL;
@@ -80,7 +80,7 @@ no_pages:
 void oci_arena_discard(struct suballoc *s, struct arena *a) {
   slab_give(&s->slab, a->first);
   s->slots[a->slot] = NULL;
-  oci_pages_fini(&a->pages, s->meta, &s->leaves);
+  oci_pages_fini(&a->pages, s->meta);
   meta_free(s->meta, a, sizeof *a);
 }
 
@@ -90,7 +90,7 @@ void oci_arena_set(struct arena *a, uint64_t driver_base, uint64_t driver_bytes,
   a->driver_bytes = driver_bytes;
   a->managed = managed;
   a->base = driver_base + lost;
-  a->units = driver_bytes > lost ? (uint32_t)((driver_bytes - lost) >> UNIT_SHIFT) : 0;
+  a->units = (uint32_t)((driver_bytes - lost) >> UNIT_SHIFT);
 }
 
 /* Units from addr to the next multiple of align. */
@@ -129,34 +129,22 @@ void oci_arena_attach_lost(struct suballoc *s, struct arena *a, uint32_t tag) {
   attach(s, a, BLOCK_LOST, tag);
 }
 
-static void drop_blocks(struct suballoc *s, struct arena *a) {
-  uint32_t next;
-  for (uint32_t i = a->first; i; i = next) {
-    struct block *b = block_at(s, i);
-    next = b->next;
-    if (b->state == BLOCK_FREE) bins_remove(&s->bins, &s->slab, i, bin_of(b->units));
-    if (i != a->first) slab_give(&s->slab, i);
-  }
-  block_at(s, a->first)->next = 0;
-}
-
 void oci_arena_detach(struct suballoc *s, struct arena *a) {
   uint32_t place = span_place(s, a->driver_base) - 1;
   memset(s->hints, 0, sizeof s->hints);
   s->count--;
   memmove(&s->spans[place], &s->spans[place + 1], (s->count - place) * sizeof *s->spans);
   s->total_units -= a->units;
-  s->free_units -= a->units - a->used;
-  a->used = 0;
+  s->free_units -= a->units;
   pages_remove(&a->pages, &s->leaves, &s->slab, a->first);
-  drop_blocks(s, a);
+  bins_remove(&s->bins, &s->slab, a->first, bin_of(a->units));
 }
 
 struct arena *oci_suballoc_abandon(struct suballoc *s) {
   struct arena *list = NULL;
   for (uint32_t i = s->count; i-- > 0;) {
     struct arena *a = s->spans[i].arena;
-    oci_pages_fini(&a->pages, s->meta, NULL);
+    oci_pages_fini(&a->pages, s->meta);
     a->abandoned = list;
     list = a;
   }
@@ -202,7 +190,7 @@ static uint32_t first_fit(const struct suballoc *s, uint32_t bin, const struct n
 
 /* Looks at every block of the bins where some may have room and some not. */
 static uint32_t any_fit(const struct suballoc *s, uint32_t from, uint32_t to, const struct need *n) {
-  for (uint32_t bin = bins_from(&s->bins, from); bin <= to && bin < BIN_COUNT; bin = bins_from(&s->bins, bin + 1)) {
+  for (uint32_t bin = bins_from(&s->bins, from); bin <= to; bin = bins_from(&s->bins, bin + 1)) {
     uint32_t found = first_fit(s, bin, n, ~0u);
     if (found) return found;
   }
@@ -212,8 +200,7 @@ static uint32_t any_fit(const struct suballoc *s, uint32_t from, uint32_t to, co
 static __attribute__((noinline)) uint32_t find_with_care(const struct suballoc *s, const struct need *n) {
   uint32_t own = bin_of(n->units), found = first_fit(s, own, n, OWN_TRIES);
   if (found) return found;
-  uint64_t padded = n->units + n->pad;
-  uint32_t sure = padded > UINT32_MAX ? BIN_COUNT : bin_of((uint32_t)padded) + 1;
+  uint32_t sure = bin_of((uint32_t)(n->units + n->pad)) + 1;
   uint32_t bin = bins_from(&s->bins, sure);
   return bin < BIN_COUNT ? s->bins.head[bin] : any_fit(s, own, sure - 1, n);
 }

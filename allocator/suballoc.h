@@ -64,15 +64,14 @@ void oci_suballoc_fini(struct suballoc *s);
    attached or discarded. NULL without memory, or with ARENA_SLOTS arenas. */
 struct arena *oci_arena_prepare(struct suballoc *s, uint64_t bytes);
 void oci_arena_discard(struct suballoc *s, struct arena *a);
-/* What the driver gave; before attach. */
+/* What the driver gave, ARENA_GRAIN at least; before attach. */
 void oci_arena_set(struct arena *a, uint64_t driver_base, uint64_t driver_bytes, bool managed);
 /* Is there room for that in it while it is empty? */
 bool oci_arena_fits(const struct arena *a, uint32_t units, uint64_t align);
 /* Cannot fail. `lost`: as one LOST block with that tag, never to be carved. */
 void oci_arena_attach(struct suballoc *s, struct arena *a);
 void oci_arena_attach_lost(struct suballoc *s, struct arena *a, uint32_t tag);
-/* Takes an arena and all its blocks out; discard it, or attach it again. Only a whole free or lost arena may be
-   attached again. */
+/* Takes out an arena without a block in use (oci_suballoc_empty); discard it, or attach it again. */
 void oci_arena_detach(struct suballoc *s, struct arena *a);
 /* Takes all arenas out at once, without a look at their blocks; a list in order of address, whose arenas go back
    with oci_arena_forget. No arena may be detached or prepared meanwhile. */
@@ -82,7 +81,7 @@ static inline void oci_arena_forget(struct suballoc *s, struct arena *a) { meta_
 struct arena *oci_suballoc_empty(const struct suballoc *s);
 
 /* Carves a block out of a free one. POOL_MISS if none has room, POOL_E_HOST_NOMEM. align: a power of two
-   from 256 on. The caller makes it LIVE (block_become) and sets its tag. */
+   from 256 on; with the size it is ARENA_MOST at most. The caller makes it LIVE (block_become) and sets its tag. */
 int oci_suballoc_carve(struct suballoc *s, uint32_t units, uint64_t align, uint32_t *out);
 /* Makes a block FREE and joins it with free neighbours. Needs no memory. */
 void oci_suballoc_free(struct suballoc *s, uint32_t index);

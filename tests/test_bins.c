@@ -116,16 +116,46 @@ START_TEST(lists_and_bitmaps_stay_true) {
 }
 END_TEST
 
-START_TEST(check_sees_what_is_broken) {
+static void broken(const char *words) {
   uint64_t b, u;
-  const char *why = NULL;
-  uint32_t index = add(700);
-  slab_at(&slab, index)->units = 7;
+  const char *why = "";
   ck_assert(!oci_bins_check(&bins, &slab, &b, &u, &why));
-  slab_at(&slab, index)->units = 700;
+  ck_assert_str_eq(why, words);
+}
+
+START_TEST(check_sees_what_is_broken) {
+  uint32_t index = add(700), other = add(701), row = bin_of(700) / BIN_SPLIT;
+  struct block *b = slab_at(&slab, index);   /* the list's last */
+  ck_assert_uint_eq(bin_of(700), bin_of(701));
+  expect(2, 1401);
+  b->units = 7;
+  broken("a free block is in the wrong bin");
+  b->units = 700;
+  b->state = BLOCK_LIVE;
+  broken("a block in a bin is not free");
+  b->state = BLOCK_FREE;
+  b->list_prev = 0;
+  broken("a bin's links do not match");
+  b->list_prev = other;
+  b->list_next = other;
+  broken("a bin's links do not match");   /* in a circle: the walk ends */
+  b->list_next = 0;
   bins.rows = 0;
-  ck_assert(!oci_bins_check(&bins, &slab, &b, &u, &why));
-  ck_assert_ptr_nonnull(why);
+  broken("a bitmap does not match its bins");
+  bins.rows = 1u << row;
+  bins.map[row] |= 1u << (bin_of(700) % BIN_SPLIT + 1);
+  broken("a bitmap does not match its bins");
+  bins.map[row] = 1u << bin_of(700) % BIN_SPLIT;
+  expect(2, 1401);
+}
+END_TEST
+
+/* An index has 31 bits: past 2^29 records the next step, which is fourfold, would leave them. */
+START_TEST(records_end_where_indices_do) {
+  struct slab full = {.meta = &meta, .capacity = 1u << 30, .fresh = 1u << 30};
+  ck_assert(!slab_reserve(&full, 1));
+  ck_assert_uint_eq(full.capacity, 1u << 30);
+  ck_assert_uint_eq(meta_bytes(&meta), 0);
 }
 END_TEST
 
@@ -140,6 +170,7 @@ int main(void) {
   tcase_add_test(t, the_largest_of_a_bin_is_seen);
   tcase_add_test(t, lists_and_bitmaps_stay_true);
   tcase_add_test(t, check_sees_what_is_broken);
+  tcase_add_test(t, records_end_where_indices_do);
   suite_add_tcase(s, t);
   SRunner *r = srunner_create(s);
   srunner_run_all(r, CK_NORMAL);

@@ -213,6 +213,101 @@ START_TEST(a_lost_arena_is_never_carved) {
 }
 END_TEST
 
+/* More crowded pages than the first array of leaf chunks has room for; each block's own page gives its leaf back. */
+START_TEST(leaves_are_as_many_as_crowded_pages) {
+  enum { PAGES = 1200, IN_PAGE = 16 };
+  static uint32_t at[PAGES * IN_PAGE];
+  struct arena *a = add_arena(1024 * MIB, 256 * MIB);
+  for (int i = 0; i < PAGES * IN_PAGE; i++) {
+    at[i] = carve(256 / IN_PAGE, 256);
+    ck_assert_uint_ne(at[i], 0);
+  }
+  for (int round = 0; round < 2; round++) {
+    find_everywhere(a);
+    ck_assert_uint_eq(sub.leaves.fresh, PAGES + 1);
+  }
+  for (int i = 0; i < PAGES * IN_PAGE; i++) oci_suballoc_free(&sub, at[i]);
+  expect_whole(a);
+  for (int i = 0; i < PAGES; i++) ck_assert_uint_eq(a->pages.entry[i] & PAGE_LEAF, 0);
+}
+END_TEST
+
+static bool pages_right(const struct arena *a) {
+  return oci_pages_check(&a->pages, &sub.leaves, &sub.slab, a->first);
+}
+
+/* Is the table found wrong while *word has that value? */
+#define WRONG_WITH(a, word, value)     \
+  do {                                 \
+    __typeof__(word) was_ = (word);    \
+    (word) = (value);                  \
+    ck_assert(!pages_right(a));        \
+    (word) = was_;                     \
+    ck_assert(pages_right(a));         \
+  } while (0)
+
+START_TEST(check_sees_a_wrong_page_table) {
+  struct arena *a = add_arena(1024 * MIB, 2 * MIB);
+  uint32_t last = a->pages.count - 1, block = 0;
+  for (int i = 0; i < 17; i++) block = carve(15, 256);   /* the last page's, and one block that begins before it */
+  uint32_t other = slab_at(&sub.slab, block)->next;
+  ck_assert(pages_right(a));
+  uint32_t first = a->pages.entry[last];
+  ck_assert(first && !(first & PAGE_LEAF));
+  WRONG_WITH(a, a->pages.entry[last], slab_at(&sub.slab, first)->next);
+  WRONG_WITH(a, a->pages.entry[last], 0);
+  WRONG_WITH(a, a->pages.map[last / 64], a->pages.map[last / 64] ^ 2);
+  WRONG_WITH(a, a->pages.summary[0], 0);
+  WRONG_WITH(a, slab_at(&sub.slab, other)->off, 0);
+  find_everywhere(a);
+  ck_assert(a->pages.entry[last] & PAGE_LEAF);
+  struct leaf *leaf = &sub.leaves.chunks[0][a->pages.entry[last] & ~PAGE_LEAF];
+  uint32_t part = lowest_bit(leaf->mask), bare = lowest_bit(~leaf->mask);
+  ck_assert_uint_lt(bare, LEAF_PARTS);
+  WRONG_WITH(a, leaf->first[part], other);
+  WRONG_WITH(a, leaf->first[bare], other);
+  WRONG_WITH(a, leaf->mask, leaf->mask ^ 1u << part);
+  /* A leaf that was never used, of a page where nothing starts. */
+  a->pages.map[0] |= 2;
+  a->pages.entry[1] = sub.leaves.fresh | PAGE_LEAF;
+  ck_assert(!pages_right(a));
+  a->pages.map[0] ^= 2;
+  a->pages.entry[1] = 0;
+}
+END_TEST
+
+/* The ends of a driver's block that is not on a boundary of 256 bytes are in the arena, and in no block. */
+START_TEST(lost_ends_have_no_block) {
+  struct arena *a = add_arena(64 * MIB + 16, 2 * MIB);
+  ck_assert_ptr_eq(suballoc_arena(&sub, a->driver_base), a);
+  ck_assert_uint_eq(find(a->driver_base), 0);
+  ck_assert_uint_eq(find(a->base - 1), 0);
+  ck_assert_uint_eq(find(a->base), a->first);
+  ck_assert_uint_eq(find(a->base + units_bytes(a->units) - 1), a->first);
+  ck_assert_ptr_eq(suballoc_arena(&sub, a->base + units_bytes(a->units)), a);
+  ck_assert_uint_eq(find(a->base + units_bytes(a->units)), 0);
+  ck_assert_uint_eq(find(a->driver_base + a->driver_bytes - 1), 0);
+}
+END_TEST
+
+/* The largest that may be asked for: its bin is the last, behind which nothing is searched. */
+START_TEST(the_largest_block) {
+  const uint32_t most = (uint32_t)(ARENA_MOST / UNIT_BYTES);
+  ck_assert_uint_eq(carve(most, 256), 0);
+  ck_assert_uint_eq(carve(most / 4, UINT64_C(1) << 39), 0);
+  struct arena *a = add_arena(UINT64_C(1) << 46, ARENA_MOST);
+  uint32_t index = carve(most, 256);
+  ck_assert_uint_eq(addr_of(index), a->base);
+  ck_assert_uint_eq(carve(most, 256), 0);
+  ck_assert_uint_eq(find(a->base + ARENA_MOST - 1), index);
+  oci_suballoc_free(&sub, index);
+  index = carve((uint32_t)(MIB / UNIT_BYTES), UINT64_C(1) << 39);
+  ck_assert_uint_eq(addr_of(index), (UINT64_C(1) << 46) + (UINT64_C(1) << 39));
+  oci_suballoc_free(&sub, index);
+  expect_whole(a);
+}
+END_TEST
+
 static bool fail_nth(void *arg, size_t bytes) {
   int *left = arg;
   (void)bytes;
@@ -237,6 +332,43 @@ START_TEST(preparing_fails_clean) {
 }
 END_TEST
 
+START_TEST(g33_without_memory_for_a_record_nothing_changes) {
+  struct arena *a = add_arena(64 * MIB, 2 * MIB);
+  uint32_t carved = 0, index = 77;
+  oci_mem_set_fault(no_memory, NULL);
+  while (oci_suballoc_carve(&sub, 1, 256, &index) == POOL_OK) carved++;
+  ck_assert_int_eq(oci_suballoc_carve(&sub, 1, 256, &index), POOL_E_HOST_NOMEM);
+  ck_assert_uint_eq(carved, sub.slab.capacity - 3);   /* index 0, the free rest, and two are always at hand */
+  ck_assert_uint_eq(a->used, carved);
+  oci_mem_set_fault(NULL, NULL);
+  ck_assert_int_eq(oci_suballoc_carve(&sub, 1, 256, &index), POOL_OK);
+  ck_assert_uint_eq(a->used, carved + 1);
+}
+END_TEST
+
+/* Slots are named by 16 bits. As if so many arenas were there: their slots are taken. */
+START_TEST(arenas_end_where_slots_do) {
+  const uint32_t old = 40000;
+  struct arena other;
+  sub.spans = meta_alloc(&meta, old * sizeof *sub.spans);
+  sub.slots = meta_alloc(&meta, old * sizeof *sub.slots);
+  sub.capacity = old;
+  for (uint32_t i = 0; i < old; i++) sub.slots[i] = &other;
+  struct arena *a = oci_arena_prepare(&sub, 2 * MIB);
+  ck_assert_ptr_nonnull(a);
+  ck_assert_uint_eq(a->slot, old);
+  ck_assert_uint_eq(sub.capacity, ARENA_SLOTS);
+  for (uint32_t i = old + 1; i < ARENA_SLOTS; i++) sub.slots[i] = &other;
+  size_t bytes = meta_bytes(&meta);
+  ck_assert_ptr_null(oci_arena_prepare(&sub, 2 * MIB));
+  ck_assert_uint_eq(meta_bytes(&meta), bytes);
+  oci_arena_discard(&sub, a);
+  a = oci_arena_prepare(&sub, 2 * MIB);
+  ck_assert_uint_eq(a->slot, old);
+  oci_arena_discard(&sub, a);
+}
+END_TEST
+
 int main(void) {
   Suite *s = suite_create("suballoc");
   TCase *t = tcase_create("suballoc");
@@ -251,6 +383,12 @@ int main(void) {
   tcase_add_test(t, addresses_find_their_arena);
   tcase_add_test(t, a_lost_arena_is_never_carved);
   tcase_add_test(t, preparing_fails_clean);
+  tcase_add_test(t, leaves_are_as_many_as_crowded_pages);
+  tcase_add_test(t, check_sees_a_wrong_page_table);
+  tcase_add_test(t, lost_ends_have_no_block);
+  tcase_add_test(t, the_largest_block);
+  tcase_add_test(t, g33_without_memory_for_a_record_nothing_changes);
+  tcase_add_test(t, arenas_end_where_slots_do);
   suite_add_tcase(s, t);
   SRunner *r = srunner_create(s);
   srunner_run_all(r, CK_NORMAL);
