@@ -11,9 +11,9 @@
 
 /* ---- what an answer means ---- */
 
-oc_status oci_cuda_status(cu_result r) {
+/* Of an answer that is not CU_OK. */
+static oc_status status_of(cu_result r) {
   switch (r) {
-    case CU_OK: return OC_OK;
     case CU_E_OUT_OF_MEMORY: return OC_E_DEVICE_NOMEM;
     case CU_E_INVALID_VALUE:
     case CU_E_INVALID_DEVICE:
@@ -73,7 +73,7 @@ static oc_status word(const struct cuda_scope *s, cu_result r, const char *call)
   char words[256];
   oci_cuda_note(s->cuda->process, r);
   oci_cuda_words(s->cuda->process, r, words, sizeof words);
-  return oci_error(oci_cuda_status(r), "%s: %s", call, words);
+  return oci_error(status_of(r), "%s: %s", call, words);
 }
 
 /* ---- in and out ---- */

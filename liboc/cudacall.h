@@ -35,15 +35,13 @@ enum cuda_manner { CUDA_PLAIN, CUDA_RELAXED };
 
 /* Outcomes: OC_OK: leave it again; OC_E_FORKED, OC_E_DEVICE_LOST, or what the driver says: nothing to leave. */
 oc_status oci_cuda_enter(const struct cuda *c, enum cuda_manner manner, struct cuda_scope *s);
-/* Leaves, and returns what the driver's answer r means; unless that is OK, the arguments name the call. */
+/* Leaves, and returns what the driver's answer r means: OC_E_DEVICE_NOMEM, OC_E_DEVICE_LOST (the context is gone for
+   good), OC_E_INVALID, OC_E_NOT_FOUND, OC_E_UNSUPPORTED, OC_E_CAPTURING, else OC_E_BACKEND. Unless that is OK, the arguments
+   name the call. */
 oc_status oci_cuda_leave(struct cuda_scope *s, cu_result r, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* The same around calls that need no context: opening and closing. */
 oc_status oci_cuda_enter_bare(const struct cuda *c, struct cuda_scope *s);
-
-/* The status of an answer: OC_E_DEVICE_NOMEM, OC_E_DEVICE_LOST (the context is gone for good), OC_E_INVALID,
-   OC_E_NOT_FOUND, OC_E_UNSUPPORTED, OC_E_CAPTURING, else OC_E_BACKEND. */
-oc_status oci_cuda_status(cu_result r);
 
 /* ---- images: cudaimage.c ---- */
 

@@ -42,10 +42,7 @@ static oc_status find_symbols(void *library, struct cuda_driver *d) {
 
 static oc_status find_library(struct cuda_driver *d, void **library) {
   *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
-  if (!*library) {
-    const char *why = dlerror();
-    return oci_error(OC_E_NO_DRIVER, "oc_backend_open_cuda: no CUDA driver: %s", why ? why : LIBRARY " cannot be loaded");
-  }
+  if (!*library) return oci_error(OC_E_NO_DRIVER, "oc_backend_open_cuda: no CUDA driver: %s", dlerror());
   oc_status st = find_symbols(*library, d);
   if (st) dlclose(*library);
   return st;

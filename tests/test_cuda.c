@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -101,6 +102,8 @@ START_TEST(no_device_is_no_driver) {
   in_text(out, "CUDA_ERROR_UNKNOWN (999)");
   ck_assert_int_eq(probe(SIM, "SIMCUDA_FAIL=cuInit:1:1:34", "", out, sizeof out), 1);
   in_text(out, "stub");
+  ck_assert_int_eq(probe(SIM, "SIMCUDA_FAIL=cuInit:1:1:4", "", out, sizeof out), 1);
+  in_text(out, "OC_E_DEVICE_LOST");
 }
 END_TEST
 
@@ -163,26 +166,98 @@ START_TEST(the_primary_context_is_retained_and_released_once) {
 }
 END_TEST
 
-/* Fail call N, for every N, until nothing fails: nothing is kept. */
+/* Calls of a driver's function that opening a backend makes. */
+static uint64_t calls_of_opening(const char *function) {
+  oc_backend *b;
+  uint64_t before = sim->simcuda_calls(SIMCUDA_ANY, function);
+  ck_ok(oc_backend_open_cuda(NULL, &b));
+  uint64_t calls = sim->simcuda_calls(SIMCUDA_ANY, function) - before;
+  ck_ok(oc_backend_close(b));
+  return calls;
+}
+
+/* A call that puts the thread back as it was cannot make the opening fail: it is over by then. */
+static bool puts_back(const char *function, uint64_t nth) {
+  return strcmp(function, "cuThreadExchangeStreamCaptureMode") == 0 && nth % 2 == 0;
+}
+
+/* Fail call N, for every N that there is: nothing is kept. */
 START_TEST(opening_fails_at_every_call_and_keeps_nothing) {
   static const char *const calls[] = {"cuInit", "cuThreadExchangeStreamCaptureMode", "cuDeviceGetCount", "cuDeviceGet",
                                       "cuDevicePrimaryCtxRetain", "cuDeviceGetAttribute"};
   begin();
   for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
-    bool failed = true;
-    for (uint64_t nth = 1; failed; nth++) {
+    uint64_t last = calls_of_opening(calls[i]);
+    ck_assert_msg(last > 0, "%s is not called", calls[i]);
+    for (uint64_t nth = 1; nth <= last; nth++) {
       oc_backend *b = NULL;
       ck_assert(sim->simcuda_fail(SIMCUDA_ANY, calls[i], nth, 1, CU_E_UNKNOWN));
       oc_status st = oc_backend_open_cuda(NULL, &b);
       ck_assert(sim->simcuda_fail(SIMCUDA_ANY, calls[i], 0, 0, 0));
-      failed = st != OC_OK;
-      if (failed) ck_words("CUDA_ERROR_UNKNOWN (999)");
-      if (failed) ck_assert_ptr_null(b);
+      ck_assert_msg((st == OC_OK) == puts_back(calls[i], nth), "call %u of %s: %s", (unsigned)nth, calls[i], oc_status_name(st));
+      if (st) ck_words("CUDA_ERROR_UNKNOWN (999)");
+      if (st) ck_assert_ptr_null(b);
       else ck_ok(oc_backend_close(b));
       ck_assert_int_eq(sim->simcuda_primary_refs(0), 0);
-      ck_assert_msg(nth > 1 || failed, "%s is not called", calls[i]);
     }
   }
+}
+END_TEST
+
+/* The same where each says that the driver is shut down: none is called after it. */
+START_TEST(opening_hears_of_a_shut_down_at_any_call) {
+  begin();
+  uint64_t last = calls_of_opening("cuThreadExchangeStreamCaptureMode");
+  ck_assert_int_lt(_i, (int)last);
+  oc_backend *b = NULL;
+  ck_assert(sim->simcuda_fail(SIMCUDA_ANY, "cuThreadExchangeStreamCaptureMode", (uint64_t)_i + 1, 1, CU_E_DEINITIALIZED));
+  uint64_t before = sim->simcuda_calls(SIMCUDA_ANY, "cuThreadExchangeStreamCaptureMode");
+  oc_status st = oc_backend_open_cuda(NULL, &b);
+  ck_assert_uint_eq(sim->simcuda_calls(SIMCUDA_ANY, "cuThreadExchangeStreamCaptureMode"), before + (uint64_t)_i + 1);
+  if (_i + 1 == (int)last) {   /* all was said and done */
+    ck_ok(st);
+    ck_ok(oc_backend_close(b));
+  } else {
+    ck_assert_int_eq(st, OC_E_DEVICE_LOST);
+    ck_words("CUDA_ERROR_DEINITIALIZED");
+    ck_assert_ptr_null(b);
+  }
+}
+END_TEST
+
+/* Success, with outputs of zeros. */
+START_TEST(empty_answers_at_opening_are_refused) {
+  oc_backend *b = NULL;
+  begin();
+  ck_assert(sim->simcuda_fail(SIMCUDA_ANY, "cuDeviceGetCount", 1, 1, CU_OK));
+  ck_status(oc_backend_open_cuda(NULL, &b), OC_E_NO_DRIVER);
+  ck_words("no device");
+  ck_assert(sim->simcuda_fail(SIMCUDA_ANY, "cuDevicePrimaryCtxRetain", 1, 1, CU_OK));
+  ck_status(oc_backend_open_cuda(NULL, &b), OC_E_BACKEND);
+  ck_words("null context");
+  ck_assert_ptr_null(b);
+  ck_assert_uint_eq(sim->simcuda_calls(SIMCUDA_ANY, "cuDevicePrimaryCtxRelease_v2"), 0);   /* it was never ours */
+}
+END_TEST
+
+static char last_warning[512];
+static void keep_warning(void *arg, int level, const char *text) {
+  (void)arg;
+  if (level == 1) snprintf(last_warning, sizeof last_warning, "%s", text);
+}
+
+/* Closing cannot fail: what the driver refuses there is logged. */
+START_TEST(a_context_that_is_not_released_is_logged) {
+  static const char *const calls[] = {"cuDevicePrimaryCtxRelease_v2", "cuThreadExchangeStreamCaptureMode"};
+  oc_set_log(keep_warning, NULL);
+  for (size_t i = 0; i < 2; i++) {
+    oc_backend *b = open_on(0, NULL);
+    last_warning[0] = 0;
+    ck_assert(sim->simcuda_fail(SIMCUDA_ANY, calls[i], 1, 1, CU_E_UNKNOWN));
+    ck_ok(oc_backend_close(b));
+    ck_assert_msg(strstr(last_warning, "device 0 was not released") && strstr(last_warning, calls[i]), "%s", last_warning);
+  }
+  oc_set_log(NULL, NULL);
 }
 END_TEST
 
@@ -209,6 +284,8 @@ START_TEST(the_engines_own_context_is_used_and_left_alone) {
   ck_status(oc_backend_open_cuda(&o, &b), OC_E_INVALID);
   ck_words("destroyed");
   ck_assert_ptr_null(current());
+  ck_assert(sim->simcuda_fail(SIMCUDA_ANY, "cuCtxGetCurrent", 1, 1, CU_E_DEINITIALIZED));
+  ck_status(oc_backend_open_cuda(&o, &b), OC_E_DEVICE_LOST);   /* the driver, not the context */
 }
 END_TEST
 
@@ -315,6 +392,79 @@ START_TEST(failures_on_the_way_restore_too) {
 }
 END_TEST
 
+/* ---- each entry ---- */
+
+static oc_devptr out_ptr;
+static void *out_host;
+static oc_module out_module;
+static oc_kernel out_kernel;
+static oc_event out_event;
+static oc_stream out_stream;
+static size_t out_sizes[2];
+static bool out_capturing;
+
+static bool outputs_are_untouched(void) {
+  return !out_ptr && !out_host && !out_module && !out_kernel && !out_event && !out_stream && !out_sizes[0] && !out_sizes[1] &&
+         !out_capturing;
+}
+
+static const uint32_t shape[3] = {1, 1, 1};
+
+/* X(entry, the driver's function, arguments) */
+#define ENTRIES(X)                                                              \
+  X(alloc, "cuMemAlloc_v2", 4096, &out_ptr)                                     \
+  X(free, "cuMemFree_v2", 4096)                                                 \
+  X(module_load, "cuModuleLoadDataEx", fxc_ptx, fxc_ptx_bytes, &out_module)     \
+  X(module_unload, "cuModuleUnload", NULL)                                      \
+  X(module_function, "cuModuleGetFunction", NULL, "add", &out_kernel)           \
+  X(alloc_managed, "cuMemAllocManaged", 4096, &out_ptr)                         \
+  X(mem_info, "cuMemGetInfo_v2", &out_sizes[0], &out_sizes[1])                  \
+  X(synchronize, "cuStreamSynchronize", NULL)                                   \
+  X(synchronize_all, "cuCtxSynchronize")                                        \
+  X(capturing, "cuStreamIsCapturing", NULL, &out_capturing)                     \
+  X(event_create, "cuEventCreate", &out_event)                                  \
+  X(event_record, "cuEventRecord", NULL, NULL)                                  \
+  X(event_query, "cuEventQuery", NULL)                                          \
+  X(event_wait, "cuStreamWaitEvent", NULL, NULL)                                \
+  X(event_destroy, "cuEventDestroy_v2", NULL)                                   \
+  X(stream_create, "cuStreamCreate", &out_stream)                               \
+  X(stream_destroy, "cuStreamDestroy_v2", NULL)                                 \
+  X(copy_h2d, "cuMemcpyHtoDAsync_v2", 4096, "x", 1, NULL)                       \
+  X(copy_d2h, "cuMemcpyDtoHAsync_v2", &out_sizes[0], 4096, 1, NULL)             \
+  X(copy_d2d, "cuMemcpyDtoDAsync_v2", 4096, 8192, 1, NULL)                      \
+  X(memset, "cuMemsetD8Async", 4096, 7, 1, NULL)                                \
+  X(host_alloc, "cuMemHostAlloc", 64, &out_host)                                \
+  X(host_free, "cuMemFreeHost", NULL)                                           \
+  X(launch, "cuLaunchKernel", NULL, shape, shape, 0, NULL, NULL)
+
+#define COMMA_ARGS(...) , ##__VA_ARGS__
+#define CALL_ENTRY(entry, function, ...) \
+  static oc_status call_##entry(const oc_backend *b) { return table(b)->entry(self(b) COMMA_ARGS(__VA_ARGS__)); }
+ENTRIES(CALL_ENTRY)
+#define NAME_ENTRY(entry, function, ...) {#entry, function, call_##entry},
+static const struct { const char *name, *function; oc_status (*call)(const oc_backend *b); } entries[] = {ENTRIES(NAME_ENTRY)};
+
+/* Refused on the way in, nothing is called; refused by the function itself, its name is in the words. */
+START_TEST(each_entry_says_what_failed_and_touches_no_output) {
+  oc_backend *b = open_on(0, NULL);
+  for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++) {
+    uint64_t calls = sim->simcuda_calls(SIMCUDA_ANY, entries[i].function);
+    ck_assert(sim->simcuda_fail(SIMCUDA_ANY, "cuCtxPushCurrent_v2", 1, 1, CU_E_UNKNOWN));
+    oc_status st = entries[i].call(b);
+    ck_assert_msg(st == OC_E_BACKEND && strstr(oc_last_error(), "cuCtxPushCurrent_v2"), "%s: %s", entries[i].name, oc_last_error());
+    ck_assert_uint_eq(sim->simcuda_calls(SIMCUDA_ANY, entries[i].function), calls);
+    ck_assert(sim->simcuda_fail(SIMCUDA_ANY, entries[i].function, 1, 1, CU_E_NOT_SUPPORTED));
+    st = entries[i].call(b);
+    ck_assert_msg(st == OC_E_UNSUPPORTED && strstr(oc_last_error(), entries[i].function), "%s: %s", entries[i].name, oc_last_error());
+    ck_assert_msg(outputs_are_untouched(), "%s", entries[i].name);
+    ck_assert_ptr_null(current());
+  }
+  ck_assert(sim->simcuda_fail(SIMCUDA_ANY, "cuMemHostAlloc", 1, 1, CU_E_OUT_OF_MEMORY));
+  ck_status(call_host_alloc(b), OC_E_HOST_NOMEM);   /* it is the host's memory that is out */
+  ck_ok(oc_backend_close(b));
+}
+END_TEST
+
 /* ---- answers ---- */
 
 START_TEST(out_of_memory_says_what_is_free) {
@@ -328,6 +478,25 @@ START_TEST(out_of_memory_says_what_is_free) {
   ck_status(table(b)->alloc_managed(self(b), 16 * MiB, &p), OC_E_DEVICE_NOMEM);
   ck_words("cuMemAllocManaged(16777216)");
   ck_assert_str_eq(table(b)->last_error(self(b)), oc_last_error());
+  ck_assert(sim->simcuda_fail(SIMCUDA_ANY, "cuMemGetInfo_v2", 1, 1, CU_E_UNKNOWN));
+  ck_status(table(b)->alloc(self(b), 16 * MiB, &p), OC_E_DEVICE_NOMEM);
+  ck_words("cuMemAlloc_v2(16777216)");
+  ck_assert_ptr_null(strstr(oc_last_error(), "bytes free"));   /* it could not say */
+  ck_ok(oc_backend_close(b));
+}
+END_TEST
+
+/* The driver has no word for an answer, or does not say it. */
+START_TEST(answers_without_words_are_numbers) {
+  oc_backend *b = open_on(0, NULL);
+  oc_devptr p;
+  for (int how = 0; how < 2; how++) {
+    ck_assert(sim->simcuda_fail(SIMCUDA_ANY, "cuGetErrorName", 1, 1, how ? CU_OK : CU_E_INVALID_VALUE));
+    ck_assert(sim->simcuda_fail(SIMCUDA_ANY, "cuGetErrorString", 1, 1, how ? CU_OK : CU_E_INVALID_VALUE));
+    ck_assert(sim->simcuda_fail(SIMCUDA_ANY, "cuMemAlloc_v2", 1, 1, CU_E_UNKNOWN));
+    ck_status(table(b)->alloc(self(b), 4096, &p), OC_E_BACKEND);
+    ck_words("an error without a name (999): no text");
+  }
   ck_ok(oc_backend_close(b));
 }
 END_TEST
@@ -420,7 +589,7 @@ START_TEST(the_compilers_log_is_in_the_words) {
   oc_model *m = fx_model(b);
   static const char bad[] = ".version 6.3\n.target sm_75\n.entry unheard_of()\n{ ret; }\n";
   ck_status(oc_model_load_module(m, "bad", bad, sizeof bad), OC_E_INVALID);
-  ck_words("no C function is registered for entry unheard_of");
+  ck_words("no C function is registered for entry unheard_of (OC_E_INVALID)");   /* without the log's last space and newline */
   ck_words("CUDA_ERROR_INVALID_SOURCE (300)");
   ck_words("bad");
   ck_ok(oc_model_destroy(m));
@@ -470,12 +639,42 @@ START_TEST(images_that_say_they_are_longer_are_refused) {
   put(cubin + 64 + 64 + 32, 8, UINT64_MAX);   /* names past the end */
   ck_status(load(b, cubin, sizeof cubin), OC_E_INVALID);
   ck_words("longer");
+  put(cubin + 64 + 64 + 4, 4, 8);             /* they take no place in the image: what is there is another matter */
+  ck_ok(load(b, cubin, sizeof cubin));
+  calls++;
+  make_cubin(cubin);
+  put(cubin + 56, 2, 1);                      /* a segment, of a size that is none */
+  ck_status(load(b, cubin, sizeof cubin), OC_E_INVALID);
+  ck_words("its headers are of 0 and 64 bytes");
+  put(cubin + 54, 2, 56);
+  put(cubin + 32, 8, CUBIN - 55);             /* past the end */
+  ck_status(load(b, cubin, sizeof cubin), OC_E_INVALID);
+  ck_words("longer");
+  put(cubin + 32, 8, CUBIN - 56);
+  ck_ok(load(b, cubin, sizeof cubin));
+  calls++;
+  put(cubin + 58, 2, 63);
+  ck_status(load(b, cubin, sizeof cubin), OC_E_INVALID);
+  ck_words("its headers are of 56 and 63 bytes");
+  put(cubin + 58, 2, 0);
+  put(cubin + 60, 2, 0);                      /* no sections, which need no size: a matter for the driver */
+  ck_status(load(b, cubin, sizeof cubin), OC_E_INVALID);
+  ck_words("CUDA_ERROR_INVALID_IMAGE");
+  calls++;
+  for (size_t at = 4; at < 6; at++) {         /* 32 bits; the other end first */
+    make_cubin(cubin);
+    cubin[at] ^= 3;
+    ck_status(load(b, cubin, sizeof cubin), OC_E_INVALID);
+    ck_words("64-bit and little-endian");
+  }
   for (size_t n = 4; n < sizeof fatbin; n++) ck_status(load(b, fatbin, n), OC_E_INVALID);
   ck_assert_uint_eq(fx_calls(b, "module_load"), calls);   /* the driver never saw them */
   ck_status(load(b, fatbin, sizeof fatbin), OC_E_UNSUPPORTED);
   ck_words("CUDA_ERROR_NO_BINARY_FOR_GPU");
   ck_status(load(b, NULL, 100), OC_E_INVALID);
   ck_status(load(b, "", 0), OC_E_INVALID);
+  ck_status(load(b, "\177EL", 3), OC_E_INVALID);   /* too short to be either: text, which the driver does not like */
+  ck_words("CUDA_ERROR_INVALID_PTX");
   fx_close(b);
 }
 END_TEST
@@ -550,6 +749,23 @@ START_TEST(an_integrated_device_has_what_the_host_has) {
 }
 END_TEST
 
+/* Where the kernel cannot be asked, the driver's figure counts. */
+START_TEST(an_integrated_device_without_proc) {
+  size_t left, total;
+  oc_backend *b = open_on(0, &(struct simcuda_options){.device_bytes = 64 * MiB, .integrated = true});
+  struct rlimit were, none;
+  ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &were), 0);
+  none = (struct rlimit){0, were.rlim_max};
+  ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+  oc_status st = table(b)->mem_info(self(b), &left, &total);
+  ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &were), 0);
+  ck_ok(st);
+  ck_assert_uint_eq(left, 64 * MiB);
+  ck_assert_uint_eq(total, 64 * MiB);
+  ck_ok(oc_backend_close(b));
+}
+END_TEST
+
 START_TEST(bad_frees_are_refused) {
   oc_backend *b = open_on(0, NULL);
   oc_devptr p;
@@ -572,11 +788,14 @@ START_TEST(bad_arguments_are_refused) {
   ck_status(t->alloc_managed(self(b), 1, NULL), OC_E_INVALID);
   ck_status(t->host_alloc(self(b), 1, NULL), OC_E_INVALID);
   ck_status(t->mem_info(self(b), &n, NULL), OC_E_INVALID);
+  ck_status(t->mem_info(self(b), NULL, &n), OC_E_INVALID);
   ck_status(t->stream_create(self(b), NULL), OC_E_INVALID);
   ck_status(t->event_create(self(b), NULL), OC_E_INVALID);
   ck_status(t->capturing(self(b), NULL, NULL), OC_E_INVALID);
   ck_status(t->module_load(self(b), "x", 1, NULL), OC_E_INVALID);
   ck_status(t->module_function(self(b), NULL, NULL, NULL), OC_E_INVALID);
+  ck_status(t->module_function(self(b), NULL, NULL, &out_kernel), OC_E_INVALID);
+  ck_words("name is NULL");
   ck_status(t->launch(self(b), NULL, NULL, one, 0, NULL, NULL), OC_E_INVALID);
   ck_status(t->launch(self(b), NULL, one, NULL, 0, NULL, NULL), OC_E_INVALID);
   ck_assert_uint_eq(sim->simcuda_calls(SIMCUDA_ANY, NULL), calls);
@@ -688,11 +907,16 @@ int main(void) {
   tcase_add_test(t, options_are_checked);
   tcase_add_test(t, the_primary_context_is_retained_and_released_once);
   tcase_add_test(t, opening_fails_at_every_call_and_keeps_nothing);
+  tcase_add_loop_test(t, opening_hears_of_a_shut_down_at_any_call, 0, 10);
+  tcase_add_test(t, empty_answers_at_opening_are_refused);
+  tcase_add_test(t, a_context_that_is_not_released_is_logged);
   tcase_add_test(t, the_engines_own_context_is_used_and_left_alone);
   tcase_add_test(t, other_backends_have_no_context);
   tcase_add_test(t, the_current_context_is_as_before);
   tcase_add_test(t, failures_on_the_way_restore_too);
+  tcase_add_test(t, each_entry_says_what_failed_and_touches_no_output);
   tcase_add_test(t, out_of_memory_says_what_is_free);
+  tcase_add_test(t, answers_without_words_are_numbers);
   tcase_add_test(t, answers_become_statuses);
   tcase_add_test(t, shut_down_is_remembered_by_all_backends);
   tcase_add_loop_test(t, shut_down_is_heard_at_any_call, 0, 4);
@@ -702,6 +926,7 @@ int main(void) {
   tcase_add_test(t, a_null_function_is_not_found);
   tcase_add_test(t, managed_memory_needs_both_attributes);
   tcase_add_test(t, an_integrated_device_has_what_the_host_has);
+  tcase_add_test(t, an_integrated_device_without_proc);
   tcase_add_test(t, bad_frees_are_refused);
   tcase_add_test(t, bad_arguments_are_refused);
   tcase_add_test(t, streams_are_nonblocking_and_events_without_timing);

@@ -350,6 +350,7 @@ PLAIN(oc_model_pool, oc_model_pool(t->m) == t->p)
 ROW(oc_model_load_module) {
   size_t bytes;
   const void *image = fx_image(&bytes);
+  if (fx_which() == FX_CUDA) bytes--;   /* PTX without its NUL, to which the library adds one */
   return oc_model_load_module(t->m, "another", image, bytes);
 }
 CALL(oc_model_adopt_module, oc_model_adopt_module(t->m, "adopted", (oc_module)t->w))

@@ -3,6 +3,7 @@
    device. */
 #include "config.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "rcu/error.h"
@@ -148,10 +149,7 @@ static cu_result load(struct sim_context *c, cu_module *out, const void *image, 
   oc_module m;
   if (!image) return CU_E_INVALID_VALUE;
   cu_result r = sim_load_image(c, image, &m, words, sizeof words);
-  if (log && log_bytes) {
-    strncpy(log, words, log_bytes - 1);
-    log[log_bytes - 1] = 0;
-  }
+  if (log && log_bytes) snprintf(log, log_bytes, "%s%s", words, words[0] ? " \n" : "");   /* the driver's own end with a newline */
   if (r == CU_OK) *out = sim_handle(c, m);
   return r;
 }
