@@ -17,9 +17,7 @@ int oci_pool_create(const struct pool_device *dev, const struct pool_options *op
   p->meta.heap = heap;
   p->dev = *dev;
   p->no_managed = opt->no_managed;
-  pthread_mutex_init(&p->lock, NULL);
   pthread_mutex_init(&p->growing, NULL);
-  pthread_cond_init(&p->collected, NULL);
   oci_suballoc_init(&p->sub, &p->meta);
   oci_ledger_init(&p->ledger, &p->meta);
   oci_ranges_init(&p->external, &p->meta);
@@ -71,7 +69,7 @@ static void release_arenas(struct pool *p, int status,
   pthread_mutex_lock(&p->growing);
   pool_lock(p);
   /* A collector works on queues that it took out; it must not come back with blocks that are gone. */
-  while (p->collecting) pthread_cond_wait(&p->collected, &p->lock);
+  oci_pool_wait_for_collectors(p);
   struct arena *next, *list = abandon(p, &queues);
   pool_unlock(p);
   oci_pool_drop_pending(p, queues);
@@ -96,9 +94,7 @@ void oci_pool_destroy(struct pool *p) {
   oci_suballoc_fini(&p->sub);
   oci_ledger_fini(&p->ledger);
   oci_ranges_fini(&p->external);
-  pthread_cond_destroy(&p->collected);
   pthread_mutex_destroy(&p->growing);
-  pthread_mutex_destroy(&p->lock);
   oci_free(p->meta.heap, p, sizeof *p);
 }
 
@@ -435,7 +431,7 @@ static int forget(struct pool *p, uint64_t ptr, bool tracked_too, struct range *
 }
 
 int oci_pool_forget_external(struct pool *p, uint64_t ptr, bool tracked_too) {
-  struct range was;
+  struct range was = {0};
   pool_lock(p);
   int status = forget(p, ptr, tracked_too, &was);
   pool_unlock(p);

@@ -18,6 +18,7 @@
 #include "allocator/pool.h"
 #include "allocator/ranges.h"
 #include "allocator/suballoc.h"
+#include "rcu/lock.h"
 
 #define POOL_E_UNSUPPORTED (-11)
 #define POOL_E_BACKEND (-40)
@@ -39,15 +40,14 @@ struct waiting {
 
 struct pool {
   struct pool_front front;
-  pthread_mutex_t lock;
+  struct lock lock;
   struct suballoc sub;
   struct ledger ledger;
   struct ranges external;
   struct pending *queues;        /* heads */
   struct waiting held, retired;
   uint32_t taken;                /* HELD and RETIRED blocks in batches */
-  uint32_t collecting;           /* threads that have taken queues out */
-  pthread_cond_t collected;      /* collecting fell to 0 */
+  uint32_t collecting;           /* threads that have taken queues out; slept for (oci_lock_sleep) */
   bool stopped, released;
   /* live_bytes + retired_bytes + free == arena bytes; those of PENDING, HELD, RETIRED and LOST are retired */
   uint64_t live_blocks, live_bytes, peak_live_bytes, retired_bytes;
@@ -95,6 +95,8 @@ int oci_pool_free_pending(struct pool *p, uint64_t ptr, unsigned classes, void *
 void oci_pool_wait_list(struct pool *p, uint32_t index);   /* under lock: a HELD or RETIRED block, to its list */
 /* As oci_pool_collect, and waits for threads that are collecting. */
 void oci_pool_collect_all(struct pool *p);
+/* under lock, which is left meanwhile: until no thread has taken queues out */
+void oci_pool_wait_for_collectors(struct pool *p);
 void oci_pool_drop_pending(struct pool *p, struct pending *queues);
 
 static inline struct block *pool_block(const struct pool *p, uint32_t index) { return slab_at(&p->sub.slab, index); }
@@ -103,11 +105,11 @@ static inline void pool_note(const struct pool *p, enum pool_note what, uint64_t
   if (p->dev.note) p->dev.note(p->dev.arg, what, bytes);
 }
 
-static inline void pool_lock(struct pool *p) { pthread_mutex_lock(&p->lock); }
+static inline void pool_lock(struct pool *p) { lock_take(&p->lock); }
 static inline void pool_unlock(struct pool *p) {
   /* All that changes, changes under the lock: so what is shown is true whenever it is free. */
   if (__builtin_expect(p->shown != NULL, 0)) oci_pool_show_now(p);
-  pthread_mutex_unlock(&p->lock);
+  lock_leave(&p->lock);
 }
 
 /* What a free found, to be worded without the lock. */

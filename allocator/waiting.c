@@ -162,7 +162,9 @@ static void put_back_and_free(struct pool *p, struct pending *queues, struct pen
   }
   for (; done; done = done->next, freed++) oci_pool_unuse(p, done->block);
   __atomic_sub_fetch(&p->front.pending_count, freed, __ATOMIC_RELAXED);
-  if (!--p->collecting) pthread_cond_broadcast(&p->collected);
+  uint32_t left = p->collecting - 1;
+  __atomic_store_n(&p->collecting, left, __ATOMIC_RELAXED);
+  if (!left) oci_lock_changed(&p->collecting);
   pool_unlock(p);
 }
 
@@ -185,10 +187,14 @@ void oci_pool_collect(struct pool *p) {
   drop(p, done);
 }
 
+void oci_pool_wait_for_collectors(struct pool *p) {
+  while (p->collecting) oci_lock_sleep(&p->lock, &p->collecting, p->collecting);
+}
+
 void oci_pool_collect_all(struct pool *p) {
   oci_pool_collect(p);
   pool_lock(p);
-  while (p->collecting) pthread_cond_wait(&p->collected, &p->lock);
+  oci_pool_wait_for_collectors(p);
   pool_unlock(p);
 }
 

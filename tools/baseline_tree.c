@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "config.h"
 
+#include "rcu/lock.h"
 #include "tools/baseline_tree.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -140,7 +140,7 @@ struct entry { const oc_site *site; oc_site is; uint64_t live_blocks, live_bytes
 enum { ENTRIES = 256 };
 
 struct fit {
-  pthread_mutex_t lock;
+  struct lock lock;
   struct knot *by_address, *by_size;
   struct piece *piece, *unused;
   struct entry ledger[ENTRIES];
@@ -190,7 +190,6 @@ struct fit *oct_fit_make(size_t arenas, uint64_t arena_bytes, size_t blocks)
 
   if (!f)
     return NULL;
-  pthread_mutex_init(&f->lock, NULL);
   f->piece = calloc(pieces, sizeof *f->piece);
   for (size_t i = pieces; f->piece && i > 0; i--) {
     f->piece[i - 1].unused = f->unused;
@@ -206,7 +205,6 @@ struct fit *oct_fit_make(size_t arenas, uint64_t arena_bytes, size_t blocks)
 
 void oct_fit_destroy(struct fit *f)
 {
-  pthread_mutex_destroy(&f->lock);
   free(f->piece);
   free(f);
 }
@@ -267,7 +265,7 @@ uint64_t oct_fit_alloc(struct fit *f, uint64_t bytes, const oc_site *site)
   struct knot *found;
   struct piece *p;
 
-  pthread_mutex_lock(&f->lock);
+  lock_take(&f->lock);
   found = not_below(f->by_size, rounded);
   if (found && f->unused) {
     p = PIECE(found, by_size);
@@ -278,7 +276,7 @@ uint64_t oct_fit_alloc(struct fit *f, uint64_t bytes, const oc_site *site)
     count(&f->all, rounded);
     at = p->at;
   }
-  pthread_mutex_unlock(&f->lock);
+  lock_leave(&f->lock);
   return at;
 }
 
@@ -315,11 +313,11 @@ bool oct_fit_free(struct fit *f, uint64_t at)
   struct knot *k;
   bool found;
 
-  pthread_mutex_lock(&f->lock);
+  lock_take(&f->lock);
   k = not_below(f->by_address, at);
   found = k && k->first == at && !PIECE(k, by_address)->free;
   if (found)
     free_piece(f, PIECE(k, by_address));
-  pthread_mutex_unlock(&f->lock);
+  lock_leave(&f->lock);
   return found;
 }

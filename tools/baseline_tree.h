@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * fit: what the pool is measured against: best fit over balanced trees, records out of band, one mutex, and a ledger by
+ * fit: what the pool is measured against: best fit over balanced trees, records out of band, the same lock, and a ledger by
  * call site as the pool's: sites are found by address and believed after a look at what they say, for a library may have
  * been unloaded and another have come to its place; live, and peak, of each and of all. Free blocks are in a tree by size and address, all blocks in a tree by address, neighbours linked.
  * Owned by who made it; any thread may use it.
