@@ -4,7 +4,7 @@
 
 usage: doc/performance.py RUN.json [RUN.json ...]
 
-A row has the medians of the runs, and each run's ratio. Exits 1 where a budget was missed in any of them.
+A row has the medians of the runs, each run's ratio, and how many of its rounds shared their core. Exits 1 where a budget was missed in any of them.
 """
 
 import json
@@ -31,14 +31,15 @@ def row(name, runs):
     baseline = "" if first["baseline"] is None else number(statistics.median(r["baseline"] for r in rows))
     ratios = ", ".join(f"{r['ratio']:.4g}" for r in rows)
     met = sum(r["met"] for r in rows)
+    shared = ", ".join(str(r["rounds_on_a_shared_core"]) for r in rows)
     return (f"| {name} | {number(value)} {first['unit']} | {baseline} | {ratios} | {first['sense']} {first['budget']:g} "
-            f"| {met} of {len(rows)} | {first['against']} |"), met == len(rows)
+            f"| {met} of {len(rows)} | {shared} | {first['against']} |"), met == len(rows)
 
 
 def table(runs):
     lines = [f"{len(runs)} runs on: {runs[0]['machine']}", "",
-             "| what | figure | baseline | ratio, each run | budget | met | against |",
-             "|---|---|---|---|---|---|---|"]
+             "| what | figure | baseline | ratio, each run | budget | met | rounds on a shared core | against |",
+             "|---|---|---|---|---|---|---|---|"]
     met = True
     for r in runs[0]["rows"]:
         line, row_met = row(r["name"], runs)

@@ -21,8 +21,8 @@ main() {
   step "building the tests" "$dir/make-tests.log" make -C "$dir" -j "$(nproc)" check TESTS=
   find "$dir" -name '*.gcda' -delete
   say "testing"
-  # -O0 and counting make it several times slower.
-  CK_TIMEOUT_MULTIPLIER=10 make -C "$dir" -k -j "$(nproc)" check >"$dir/check.log" 2>&1 </dev/null || rc=$?
+  # -O0 and counting make it several times slower. gcov's counts are stores that every thread makes: test_stores.sh finds them.
+  CK_TIMEOUT_MULTIPLIER=10 make -C "$dir" -k -j "$(nproc)" check XFAIL_TESTS=test_stores.sh >"$dir/check.log" 2>&1 </dev/null || rc=$?
   if [ "$rc" -ne 0 ]; then
     grep -hE '^(FAIL|ERROR): ' "$dir/check.log" || tail -n 40 "$dir/check.log"
     say "a test failed in this build; what it did not come to counts as not covered"

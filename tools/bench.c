@@ -6,6 +6,7 @@
 #include "tools/benchsight.h"
 #include "tools/command.h"
 #include "tools/interrupt.h"
+#include "tools/issuerate.h"
 #include "tools/number.h"
 #include "tools/output.h"
 #include "tools/race.h"
@@ -23,7 +24,8 @@ static const char help[] =
   "usage: octool bench [--rounds N] [--json OUT] [--svg DIR] [--sight] [--quick] [NAME...]\n"
   "\n"
   "Measures the library through its shared object, each figure beside a baseline in the same run, turn by turn, and\n"
-  "says which budgets are met. On a machine that does other work, repeat it.\n"
+  "says which budgets are met. Only what ran while a thread had its core to itself counts, as far as that can be had:\n"
+  "on a machine that does other work it takes longer, and rows say how many rounds shared a core all the same.\n"
   "\n"
   "  NAME         kernels, tags, derived, guard, swap, pool, layout, teardown, growth; all of them without one\n"
   "  --rounds N   rounds that each median is of, 5 to 201 (default: 41)\n"
@@ -99,6 +101,8 @@ static bool bench(struct bench *b, const struct options *o, struct fault *why)
   (void)oct_machine();   /* before the load is the bench's own */
   if ((o->svg && !folder_ready(o->svg, why)) || !oct_output_open(&out, o->json, why))
     return false;
+  if (!b->quick)
+    oct_issue_learn();
   if (!measure_in_sight(b, o, why)) {
     oct_output_abandon(&out);
     return false;
@@ -132,7 +136,7 @@ int oct_bench_main(int argc, char **argv)
   while ((c = getopt_long(argc, argv, ":h", options, NULL)) != -1)
     switch (c) {
     case 'r':
-      if (!oct_count_option("--rounds", optarg, 5, ROUNDS_MOST, &rounds, &why))
+      if (!oct_count_option("--rounds", optarg, ROUNDS_LEAST, ROUNDS_MOST, &rounds, &why))
         return oct_usage("bench", "%s", why.text);
       break;
     case 'j': o.json = optarg; break;

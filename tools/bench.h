@@ -36,6 +36,7 @@ struct row {
   double floors, floors_most;    /* the baseline in floors of this run, and what a fair opponent takes; 0: not asked */
   struct { const char *what; double value; } other[ROW_OTHERS];   /* measured beside them */
   size_t others;
+  unsigned shared;               /* rounds in which a neighbour had part of a core */
   bool met;
 };
 

@@ -133,6 +133,8 @@ static void print_row(const struct row *r)
     printf(")");
   for (size_t i = 0; i < r->others; i++)
     printf("; %s %.2f", r->other[i].what, r->other[i].value);
+  if (r->shared > 0)
+    printf("; %u rounds on a shared core", r->shared);
   printf("\n");
 }
 
@@ -182,10 +184,11 @@ static json_t *others_json(const struct row *r)
 
 static json_t *row_json(const struct row *r)
 {
-  json_t *o = json_pack("{s:s, s:f, s:s, s:o, s:s, s:f, s:f, s:f, s:f, s:s, s:b, s:o}", "name", r->name, "value", r->value,
+  json_t *o = json_pack("{s:s, s:f, s:s, s:o, s:s, s:f, s:f, s:f, s:f, s:s, s:b, s:i, s:o}", "name", r->name, "value", r->value,
                         "unit", r->unit, "baseline", r->baseline > 0 ? json_real(r->baseline) : json_null(), "against",
                         r->against, "ratio", r->ratio, "lower_quartile", r->low, "upper_quartile", r->high, "budget", r->budget, "sense",
-                        r->sense == FASTER ? "at least" : "at most", "met", r->met, "others", others_json(r));
+                        r->sense == FASTER ? "at least" : "at most", "met", r->met,
+                        "rounds_on_a_shared_core", (int)r->shared, "others", others_json(r));
 
   if (o && r->floors > 0) {
     json_object_set_new(o, "baseline_in_floors", json_real(r->floors));

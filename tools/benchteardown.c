@@ -80,7 +80,7 @@ static bool repeat(const struct bench *b, const struct exl3 *x, struct times t[2
 static bool measure(struct bench *b, const struct exl3 *x, struct fault *why)
 {
   static const struct racer r[] = {{.what = "teardown"}, {.what = "one by one"}};
-  struct times t[2];
+  struct times t[2] = {0};
   struct end last = {0};
   struct row *row;
 
@@ -108,7 +108,7 @@ bool oct_bench_teardown(struct bench *b, struct fault *why)
 static bool point(const struct bench *b, size_t blocks, struct curve *c, struct fault *why)
 {
   struct exl3 x = {.bytes = calloc(blocks, sizeof *x.bytes), .count = blocks};
-  struct times t[2];
+  struct times t[2] = {0};
   struct end last;
   bool ok = x.bytes || oct_fault(why, "no memory for %zu sizes", blocks);
 

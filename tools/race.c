@@ -4,6 +4,7 @@
 
 #include "tools/race.h"
 #include "tools/clock.h"
+#include "tools/issuerate.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -14,18 +15,20 @@
 /* Who waits at the start: a barrier would hold those for ever that came before a thread that could not be made. */
 enum start { WAIT, GO, CALLED_OFF };
 
-enum { TRIES = 5 };
+enum { PATIENCE = 100 };          /* windows of time that one may take */
 
 struct runner {
   const struct racer *racer;
-  uint64_t window_ns, warm_ns;
+  uint64_t window_ns, warm_ns, patience_ns;
   int *start;
-  unsigned *ready;
+  unsigned *ready, *busy;        /* threads that wait at the start, and that are not through their window */
   pthread_t thread;
   struct lap lap;
   double ns;                     /* an operation */
-  bool disturbed;
+  bool shared;
 };
+
+struct span { uint64_t laps, ns; };
 
 void oct_pin(unsigned thread)
 {
@@ -42,17 +45,21 @@ void oct_pin(unsigned thread)
   (void)pthread_setaffinity_np(pthread_self(), sizeof one, &one);
 }
 
-/* Laps until the window is over; returns how many. */
-static uint64_t laps(struct runner *t, uint64_t window_ns, uint64_t *took_ns)
+static uint64_t one_lap(struct runner *t)
 {
-  uint64_t began = oct_now_ns(), n = 0;
+  uint64_t began = oct_now_ns();
 
-  do {
-    t->racer->lap(t->racer->arg, &t->lap);
-    n++;
-    *took_ns = oct_now_ns() - began;
-  } while (*took_ns < window_ns);
-  return n;
+  t->racer->lap(t->racer->arg, &t->lap);
+  return oct_now_ns() - began;
+}
+
+static void laps(struct runner *t, uint64_t for_ns)
+{
+  uint64_t began = oct_now_ns();
+
+  do
+    one_lap(t);
+  while (oct_now_ns() - began < for_ns);
 }
 
 /* Everybody runs, on its own core, before anybody begins. */
@@ -80,23 +87,56 @@ static long preemptions(void)
   return getrusage(RUSAGE_THREAD, &u) == 0 ? u.ru_nivcsw : 0;
 }
 
+static void count(struct span *s, uint64_t ns)
+{
+  s->laps++;
+  s->ns += ns;
+}
+
+/* Those laps count before and after which the core was this thread's alone, and between which nobody else had it. */
+static void window(struct runner *t)
+{
+  struct span all = {0}, alone = {0};
+  uint64_t began = oct_now_ns(), ns;
+  bool was, is = oct_issue_is_whole(oct_issue_rate());
+  long before, after = preemptions();
+
+  do {
+    was = is;
+    before = after;
+    ns = one_lap(t);
+    is = oct_issue_is_whole(oct_issue_rate());
+    after = preemptions();
+    count(&all, ns);
+    if (was && is && before == after)
+      count(&alone, ns);
+  } while (alone.ns < t->window_ns && oct_now_ns() - began < t->patience_ns);
+  t->shared = alone.ns < t->window_ns / 2;
+  if (!t->shared)
+    all = alone;
+  t->ns = (double)all.ns / ((double)all.laps * LAP);
+}
+
+/* So that nobody is timed alone at the end. */
+static void keep_company(struct runner *t)
+{
+  __atomic_fetch_sub(t->busy, 1, __ATOMIC_ACQ_REL);
+  while (__atomic_load_n(t->busy, __ATOMIC_ACQUIRE) > 0)
+    one_lap(t);
+}
+
 static void *run(void *arg)
 {
   struct runner *t = arg;
-  uint64_t took, n;
-  long before;
 
   oct_pin(t->lap.thread);
   if (!started(t))
     return NULL;
   if (!t->racer->bare)
     oc_guard_enter();
-  laps(t, t->warm_ns, &took);   /* the caches were another's */
-  before = preemptions();
-  n = laps(t, t->window_ns, &took);
-  t->disturbed = preemptions() != before;
-  t->ns = (double)took / ((double)n * LAP);
-  laps(t, t->window_ns / 16, &took);  /* so that nobody is timed alone at the end */
+  laps(t, t->warm_ns);   /* the caches were another's */
+  window(t);
+  keep_company(t);
   if (!t->racer->bare)
     oc_guard_leave();
   return NULL;
@@ -115,38 +155,27 @@ static unsigned start_all(struct runner *runner, const struct runner *like, unsi
   return n;
 }
 
-/* One window; *calm: nobody was disturbed in it. */
-static bool heat(const struct bench *b, const struct racer *r, unsigned warm, unsigned round, double *ns, bool *calm,
+/* One window; *shared: a thread had to share its core in it. */
+static bool heat(const struct bench *b, const struct racer *r, unsigned warm, unsigned round, double *ns, bool *shared,
                  struct fault *why)
 {
   struct runner runner[RACE_THREADS];
   int start = WAIT;
-  unsigned ready = 0;
+  unsigned ready = 0, busy = r->threads;
   const struct runner like = {.racer = r, .window_ns = b->window_ns, .warm_ns = b->window_ns / 4 * warm, .start = &start,
-                              .ready = &ready};
+                              .patience_ns = b->quick ? b->window_ns : PATIENCE * b->window_ns, .ready = &ready, .busy = &busy};
   unsigned n = start_all(runner, &like, round);
 
   wait_until_ready(&ready, n);
   __atomic_store_n(&start, n == r->threads ? GO : CALLED_OFF, __ATOMIC_RELEASE);
   *ns = 0;
-  *calm = true;
+  *shared = false;
   for (unsigned i = 0; i < n; i++) {
     pthread_join(runner[i].thread, NULL);
     *ns += runner[i].ns / r->threads;
-    *calm = *calm && !runner[i].disturbed;
+    *shared = *shared || runner[i].shared;
   }
   return n == r->threads || oct_fault(why, "%s: thread %u of %u could not be started", r->what, n + 1, r->threads);
-}
-
-static bool calm_heat(const struct bench *b, const struct racer *r, unsigned warm, unsigned round, double *ns,
-                      struct fault *why)
-{
-  bool calm = false;
-
-  for (unsigned tries = 0; !calm && tries < (b->quick ? 1 : TRIES); tries++)
-    if (!heat(b, r, warm, round, ns, &calm, why))
-      return false;
-  return true;
 }
 
 static int by_value(const void *a, const void *b)
@@ -168,10 +197,26 @@ static double median(const double *x, size_t n)
 
 // NOLINTBEGIN(clang-analyzer-core.*): there are two racers at least and a round at least: octool bench takes no fewer
 
+/* Those of x whose round was on whole cores, if these are enough for a median; else all. Returns how many. */
+static unsigned choose(const double *x, const bool *shared, unsigned rounds, double *out)
+{
+  unsigned n = 0;
+
+  for (unsigned i = 0; i < rounds; i++)
+    if (!shared[i])
+      out[n++] = x[i];
+  if (n >= ROUNDS_LEAST || n == rounds)
+    return n;
+  memcpy(out, x, rounds * sizeof *x);
+  return rounds;
+}
+
 void oct_times_close(struct times *t, unsigned rounds)
 {
+  double of[ROUNDS_MOST];
+
   t->rounds = rounds;
-  t->median = median(t->round, rounds);
+  t->median = median(of, choose(t->round, t->shared, rounds, of));
 }
 
 bool oct_race(const struct bench *b, const struct racer *r, size_t count, unsigned warm, struct times *out,
@@ -179,7 +224,7 @@ bool oct_race(const struct bench *b, const struct racer *r, size_t count, unsign
 {
   for (unsigned round = 0; round < b->rounds; round++)
     for (size_t i = 0; i < count; i++)
-      if (!calm_heat(b, &r[i], warm, round, &out[i].round[round], why))
+      if (!heat(b, &r[i], warm, round, &out[i].round[round], &out[i].shared[round], why))
         return false;
   for (size_t i = 0; i < count; i++)
     oct_times_close(&out[i], b->rounds);
@@ -189,16 +234,21 @@ bool oct_race(const struct bench *b, const struct racer *r, size_t count, unsign
 void oct_row_race(struct row *row, const struct racer *r, const struct times *times, size_t count, enum sense sense,
                   double budget)
 {
-  double ratio[ROUNDS_MOST];
-  unsigned rounds = times->rounds;
+  double all[ROUNDS_MOST], ratio[ROUNDS_MOST];
+  bool shared[ROUNDS_MOST];
+  unsigned rounds = times->rounds, n;
 
-  for (unsigned i = 0; i < rounds; i++)
-    ratio[i] = sense == FASTER ? times[1].round[i] / times[0].round[i] : times[0].round[i] / times[1].round[i];
+  for (unsigned i = 0; i < rounds; i++) {
+    all[i] = sense == FASTER ? times[1].round[i] / times[0].round[i] : times[0].round[i] / times[1].round[i];
+    shared[i] = times[0].shared[i] || times[1].shared[i];
+    row->shared += shared[i];
+  }
+  n = choose(all, shared, rounds, ratio);
   oct_row_judge(row, times[0].median, times[1].median, sense, budget);
-  row->ratio = median(ratio, rounds);
-  qsort(ratio, rounds, sizeof *ratio, by_value);
-  row->low = ratio[rounds / 4];
-  row->high = ratio[rounds - 1 - rounds / 4];
+  row->ratio = median(ratio, n);
+  qsort(ratio, n, sizeof *ratio, by_value);
+  row->low = ratio[n / 4];
+  row->high = ratio[n - 1 - n / 4];
   row->met = sense == FASTER ? row->ratio >= budget : row->ratio <= budget;
   for (size_t i = 2; i < count; i++)
     oct_row_other(row, r[i].what, times[i].median);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * race: several ways to do one thing, timed side by side: in each round each of them gets a window of time, one after
- * the other, so that what else the machine does meets all of them alike. A window in which the kernel gave a thread's
- * core to somebody else is run again.
+ * the other, so that what else the machine does meets all of them alike. Laps count while the thread had its core to itself:
+ * the kernel gave it to nobody else, and no neighbour worked on its other hyperthread (tools/issuerate.h). Where that takes
+ * too long, all laps of the window count, and the round is one on a shared core, which counts where there are too few others.
  *
  * lap: one thread's place in its work; owned by that thread.
  */
@@ -12,7 +13,7 @@
 #include "tools/bench.h"
 
 /* Operations between two looks at the clock. */
-enum { LAP = 1024, RACERS = 8, ROUNDS_MOST = 201, RACE_THREADS = 64 };
+enum { LAP = 1024, RACERS = 8, ROUNDS_LEAST = 5, ROUNDS_MOST = 201, RACE_THREADS = 64 };
 
 struct lap { unsigned thread; uint64_t at; };
 
@@ -24,8 +25,9 @@ struct racer {
   bool bare;                                 /* not inside the outer guard that the others run in */
 };
 
-/* ns an operation and thread. */
-struct times { double round[ROUNDS_MOST], median; unsigned rounds; };
+/* ns an operation and thread; shared: a thread's core was, in that round. The median is of the other rounds, if there are
+   enough of them. */
+struct times { double round[ROUNDS_MOST], median; bool shared[ROUNDS_MOST]; unsigned rounds; };
 
 /* warm: as in struct hit, at least 1. */
 bool oct_race(const struct bench *b, const struct racer *r, size_t count, unsigned warm, struct times *out,
