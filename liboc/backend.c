@@ -148,8 +148,6 @@ bool oci_dev_has_modules(const oc_backend *b) {
 oc_status oci_dev_alloc(struct oc_model *m, size_t bytes, bool managed, oc_devptr *out) {
   const oc_backend *b = m->backend;
   const char *call = managed ? "alloc_managed" : "alloc";
-  if (managed && !b->ops.alloc_managed)
-    return oci_error(OC_E_UNSUPPORTED, "alloc_managed on %s: not supported", b->name);
   oc_devptr p = 0;
   oc_status st = managed ? CALL(m, OC_CALL_ALLOC_MANAGED, alloc_managed, b->self, bytes, &p)
                          : CALL(m, OC_CALL_ALLOC, alloc, b->self, bytes, &p);

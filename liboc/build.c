@@ -285,7 +285,7 @@ static void give_block_back(struct oc_model *m, const oc_build *b, uint64_t bloc
   int st = oci_pool_free(m->pool.core, block, class, how, b->stream, false);
   while (st == POOL_TRACKED && forget_derived(m, block))
     st = oci_pool_free(m->pool.core, block, class, how, b->stream, false);
-  if (st < 0 && how == RELEASE_AFTER) (void)oci_pool_free(m->pool.core, block, class, RELEASE_RETIRE, NULL, false);
+  if (st < 0) (void)oci_pool_free(m->pool.core, block, class, RELEASE_RETIRE, NULL, false);
 }
 
 /* What a block of a stored value was reclassed to is not BLOCK_BUILD any more, so freeing it here is refused: value

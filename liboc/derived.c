@@ -213,16 +213,18 @@ bool oc_derived_is_empty(const oc_derived *d) {
 
 int oc_derived_describe(const oc_derived *d, char *buf, size_t n) {
   if (!d || (!buf && n)) return -1;
-  char kinds[512];
+  char kinds[512] = "";
   size_t at = 0;
-  kinds[0] = 0;
-  for (oc_kind k = 0; k < KINDS_MAX; k++) {
+  bool cut = false;
+  for (oc_kind k = 0; k < KINDS_MAX && !cut; k++) {
     size_t live = __atomic_load_n(&d->maps[k].live, __ATOMIC_RELAXED);
     if (!live) continue;
     int w = snprintf(kinds + at, sizeof kinds - at, ", %s: %zu", oci_kind_name(k), live);
-    if (w > 0 && (size_t)w < sizeof kinds - at) at += (size_t)w;
+    cut = (size_t)w >= sizeof kinds - at;
+    if (cut) kinds[at] = 0;
+    else at += (size_t)w;
   }
-  return snprintf(buf, n, "DerivedWeights { entries: %zu%s }", oc_derived_len(d), kinds);
+  return snprintf(buf, n, "DerivedWeights { entries: %zu%s%s }", oc_derived_len(d), kinds, cut ? ", ..." : "");
 }
 
 oc_status oc_derived_settle(oc_derived *d) {

@@ -143,8 +143,8 @@ void oci_entry_unpublish(struct oc_derived *d, struct entry *e);
    `gone`, for the caller to free. */
 void oci_entry_settle(struct oc_derived *d, struct entry *e, struct link *gone);
 struct entry *oci_entry_find(struct oc_derived *d, oc_kind kind, uint64_t key);
-/* The span over an address; NULL: none. */
-struct span *oci_span_at(struct oc_derived *d, uint64_t addr);
+/* The span that starts there; NULL: none. */
+struct span *oci_span_find(const struct oc_derived *d, uint64_t start);
 /* The block or external range that a key is in, found or made: freeing it forgets what was derived. NULL: in none, or in
    scratch, which is no source. OC_E_NOT_OWNED: in a block that was freed, or is being released. */
 oc_status oci_span_of_key(struct oc_derived *d, uint64_t key, const char *call, struct span **out);

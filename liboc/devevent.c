@@ -22,7 +22,7 @@ void oci_devevents_init(struct streams *ss, bool recycle) {
 void oci_devevents_fini(struct streams *ss) {
   for (uint32_t i = 1; i < ss->events.count; i++) {
     struct event *e = (struct event *)oci_devslots_at(&ss->events, i);
-    if (e->made) pthread_mutex_destroy(&e->lock);
+    pthread_mutex_destroy(&e->lock);   /* made with the record */
   }
   oci_devslots_fini(&ss->events);
 }

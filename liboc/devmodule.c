@@ -218,7 +218,7 @@ static struct module *find_module_locked(struct modules *ms, oc_module m) {
   struct slot *s = oci_devslots_find(&ms->table, handle);
   if (s && oci_devslot_is(&ms->table, s, handle)) return (struct module *)s;
   oci_error(OC_E_INVALID, "module handle 0x%" PRIx64 ": %s", handle,
-            s && oci_devslot_was(&ms->table, s, handle) ? "unloaded" : "no such module");
+            s && oci_devslot_was(s, handle) ? "unloaded" : "no such module");
   return NULL;
 }
 
@@ -291,7 +291,7 @@ oc_status oci_devkernel_resolve(const struct modules *ms, oc_kernel kernel, stru
   const struct slot *s = oci_devslots_find(&ms->kernels, handle);
   *stale = false;
   if (s && read_kernel(ms, (const struct kernel *)s, handle, out)) return OC_OK;
-  *stale = s && oci_devslot_was(&ms->kernels, s, handle);
+  *stale = s && oci_devslot_was(s, handle);
   return oci_error(OC_E_INVALID, "kernel handle 0x%" PRIx64 ": %s", handle,
                    *stale ? "stale, its module was unloaded" : "no such kernel");
 }

@@ -84,11 +84,6 @@ void oci_devqueue_recycle(struct opqueue *q, struct heap *heap, struct opchunk *
 
 void oci_devqueue_fini(struct opqueue *q, struct heap *heap) {
   free_chunk(heap, q->spare);
-  while (q->head && q->head != q->tail) {
-    struct opchunk *c = q->head;
-    q->head = c->next;
-    free_chunk(heap, c);
-  }
-  free_chunk(heap, q->tail);
+  free_chunk(heap, q->tail);   /* the head too: all that was queued has run */
   *q = (struct opqueue){0};
 }

@@ -9,6 +9,7 @@
    streams. */
 enum { FIRST_CHUNK = 64, INDEX_SHIFT = 4, GEN_SHIFT = 28 };
 #define INDEX_MAX ((1u << 24) - 1)
+_Static_assert(FIRST_CHUNK * ((1u << SLOT_CHUNKS) - 1) <= INDEX_MAX, "a handle has room for the last index");
 
 static uint32_t chunk_of(uint32_t index) {
   return 31u - (uint32_t)__builtin_clz(index / FIRST_CHUNK + 1);
@@ -43,7 +44,7 @@ void oci_devslots_fini(struct slots *t) {
 
 static struct slot *make_record(struct slots *t) {
   uint32_t index = t->count;
-  if (index > INDEX_MAX || chunk_of(index) >= SLOT_CHUNKS) return NULL;
+  if (chunk_of(index) >= SLOT_CHUNKS) return NULL;
   char **chunk = &t->chunk[chunk_of(index)];
   if (!*chunk) {
     char *fresh = oci_alloc(t->heap, chunk_bytes(t, chunk_of(index)));
@@ -99,9 +100,9 @@ bool oci_devslot_is(const struct slots *t, const struct slot *s, uint64_t handle
   return (gen & 1) && handle == handle_of(t, s, gen);
 }
 
-bool oci_devslot_was(const struct slots *t, const struct slot *s, uint64_t handle) {
+bool oci_devslot_was(const struct slot *s, uint64_t handle) {
   uint64_t gen = handle >> GEN_SHIFT;
-  return !t->recycle && (gen & 1) && gen < __atomic_load_n(&s->gen, __ATOMIC_ACQUIRE);
+  return (gen & 1) && gen < __atomic_load_n(&s->gen, __ATOMIC_ACQUIRE);
 }
 
 uint32_t oci_devslots_live(const struct slots *t) {

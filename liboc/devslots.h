@@ -56,8 +56,8 @@ void oci_devslots_drop(struct slots *t, struct slot *s);
 struct slot *oci_devslots_find(const struct slots *t, uint64_t handle);
 /* Is the handle good? */
 bool oci_devslot_is(const struct slots *t, const struct slot *s, uint64_t handle);
-/* Was it good once, and is no longer? False where handles are recycled. */
-bool oci_devslot_was(const struct slots *t, const struct slot *s, uint64_t handle);
+/* Was it good once, and is no longer? Of tables whose handles have generations. */
+bool oci_devslot_was(const struct slot *s, uint64_t handle);
 /* The record of an index below count, 1 the first. */
 struct slot *oci_devslots_at(const struct slots *t, uint32_t index);
 uint32_t oci_devslots_live(const struct slots *t);

@@ -13,18 +13,12 @@ static uint64_t span_hash(uint64_t start) {
   return oci_mix(start, 0x9E3779B97F4A7C15u);
 }
 
-static struct span *span_find(const struct oc_derived *d, uint64_t start) {
+struct span *oci_span_find(const struct oc_derived *d, uint64_t start) {
   for (struct table_node *n = oci_table_find(&d->spans, span_hash(start)); n; n = oci_table_next(n)) {
     struct span *s = CONTAINER(n, struct span, node);
     if (s->start == start) return s;
   }
   return NULL;
-}
-
-struct span *oci_span_at(struct oc_derived *d, uint64_t addr) {
-  struct block_info info;
-  if (oci_pool_find(oci_model_of_derived(d)->pool.core, addr, &info) != POOL_OK) return span_find(d, addr);
-  return span_find(d, info.start);
 }
 
 static bool in_pool(const struct span *s) {
@@ -60,7 +54,7 @@ void oci_span_drop(struct oc_derived *d, struct span *s) {
 }
 
 void oci_span_put(struct oc_derived *d, struct span *s) {
-  if (!s || s->dying || s->leaving) return;
+  if (!s || s->leaving) return;   /* one that is dying is leaving too, or foreign, and not put */
   if (link_empty(&s->keys) && link_empty(&s->builds) && link_empty(&s->values)) oci_span_drop(d, s);
 }
 
@@ -70,7 +64,7 @@ oc_status oci_span_of_key(struct oc_derived *d, uint64_t key, const char *call, 
   *out = NULL;
   if (oci_pool_find(oci_model_of_derived(d)->pool.core, key, &info) != POOL_OK) return OC_OK;
   if (info.live && !info.external && info.class == BLOCK_SCRATCH) return OC_OK;
-  struct span *s = info.live ? span_find(d, info.start) : NULL;
+  struct span *s = info.live ? oci_span_find(d, info.start) : NULL;
   if (!info.live || (s && s->dying))
     return oci_error(OC_E_NOT_OWNED, "%s: key 0x%llx is in a block that was freed", call, (unsigned long long)key);
   oc_status st = s ? OC_OK : span_make(d, info.external ? SPAN_EXTERNAL : SPAN_BLOCK, info.start, info.bytes, call, &s);
@@ -112,9 +106,8 @@ static oc_status claim_block(uint64_t value, const struct block_info *info, cons
     case BLOCK_BUILD:
       c->reclass = true;
       return has_block(build, info->start) ? OC_OK : refuse(call, value, "a block of another build");
-    case BLOCK_SCRATCH: break;
+    default: return refuse(call, value, "a scratch buffer");
   }
-  return refuse(call, value, "a scratch buffer");
 }
 
 static oc_status claim_value(struct oc_derived *d, uint64_t key, uint64_t value, const struct oc_build *build,
@@ -164,7 +157,7 @@ static oc_status take_claim(struct oc_derived *d, struct entry *e, int i, const 
   struct entry_value *half = &e->half[i];
   *half = (struct entry_value){.entry = e};
   if (c->ownership == NOBODY) return OC_OK;
-  struct span *s = span_find(d, c->start);
+  struct span *s = oci_span_find(d, c->start);
   if (s && s->dying) return refuse(call, e->value[i], "a block that is being released");
   oc_status st = c->reclass ? oci_pool_reclass(pool, c->start, BLOCK_DERIVED, oci_kind_owner(e->kind)) : OC_OK;
   if (st) return oci_error_add(st, "%s: value 0x%llx", call, (unsigned long long)e->value[i]);

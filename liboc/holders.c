@@ -19,7 +19,6 @@ static struct hold *find_hold(struct oc_model *m, const char *who) {
 }
 
 static void hold_free(struct oc_model *m, struct hold *h) {
-  if (!h) return;
   oci_strfree(m->heap, h->who);
   oci_free(m->heap, h, sizeof *h);
 }
@@ -82,10 +81,6 @@ oc_status oc_model_release_hold(oc_model *m, const char *who) {
   else if (--h->count == 0) let_go(m, h);
   oci_tasks_unlock();
   return st;
-}
-
-void oci_holds_free(struct oc_model *m) {
-  LINK_EACH(l, &m->tasks.holds) hold_free(m, CONTAINER(l, struct hold, link));
 }
 
 /* ---- resources ---- */

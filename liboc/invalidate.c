@@ -82,7 +82,7 @@ static void collect(struct walk *w) {
   link_init(&w->doomed);
   for (size_t i = 0; i < what->n; i++)
     doom_older_of_key(w, what->keys[i]);
-  struct span *s = what->start ? oci_span_at(w->d, what->start) : NULL;
+  struct span *s = what->start ? oci_span_find(w->d, what->start) : NULL;
   if (s) doom_keys_in(w, s);
   if (s) doom_values_in(w, s);
   for (oc_kind k = 0; what->all && k < w->d->kinds; k++) oci_map_each(&w->d->maps[k], doom_each, w);

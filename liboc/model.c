@@ -61,16 +61,14 @@ static oc_status open_parts(struct oc_model *m, const oc_model_options *opt) {
   return oci_pool_open(m, opt);
 }
 
-/* Frees what open_parts made. The arenas are gone. */
+/* Frees what open_parts made. The arenas are gone; holds, captures and resources too: teardown waits for the first, is refused
+   by the second and releases the others. */
 static void free_parts(struct oc_model *m) {
   if (m->pool.core) oci_pool_destroy(m->pool.core);
   oci_derived_free(&m->derived);
   oci_opcache_free(&m->opcache);
   oci_streams_free(m);
   oci_modules_free(m);
-  oci_captures_free(m);
-  oci_holds_free(m);
-  LINK_EACH(l, &m->resources) oci_resource_free(m, CONTAINER(l, struct resource, link));
   oci_free(m->heap, m->spare_events, m->spare_cap * sizeof *m->spare_events);
   oci_strfree(m->heap, m->name);
   pthread_mutex_destroy(&m->lock);

@@ -144,7 +144,6 @@ oc_status oci_events_destroy(struct oc_model *m);
 bool oci_captured_now(struct oc_model *m);
 /* s is one that a capture on m is entered on. With model.lock held. */
 bool oci_capture_on(struct oc_model *m, oc_stream s);
-void oci_captures_free(struct oc_model *m);
 
 /* ---- modules (module.c) ---- */
 struct module {
@@ -169,7 +168,6 @@ struct resource {
   char *label;
   void *self;
 };
-void oci_holds_free(struct oc_model *m);
 void oci_resource_free(struct oc_model *m, struct resource *r);
 
 /* ---- the pool's public side (poolapi.c) ---- */

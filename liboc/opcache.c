@@ -66,7 +66,7 @@ static oc_status ask(struct oc_model *m, struct kernel *r, const oc_kernel_key *
   oc_status st = OC_OK;
   *out = r->handle;
   if (!*out) st = oci_module_kernel(m, module, func, out);
-  if (st || !key || !key->init || r->init) return st;
+  if (st || !key || !key->init) return st;
   st = key->init(m->backend, *out, key->arg);
   if (!st) return OC_OK;
   return oci_error(st > 0 ? OC_E_BACKEND : st, "init of kernel %s::%s answered %s", module, func, oc_status_name(st));

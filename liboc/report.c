@@ -72,7 +72,7 @@ struct oc_report *oci_report_new(const char *model, uint64_t generation, size_t 
 }
 
 struct oc_report *oci_report_ref(struct oc_report *r) {
-  if (r) __atomic_add_fetch(&r->refs, 1, __ATOMIC_RELAXED);
+  __atomic_add_fetch(&r->refs, 1, __ATOMIC_RELAXED);
   return r;
 }
 

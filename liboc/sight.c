@@ -32,7 +32,7 @@ static uint64_t read_cell(const uint64_t *cell) {
 static void trace_bytes(struct oc_model *m, bool now) {
   enum { EVERY_NS = 200000 };
   uint64_t at = oci_now_ns(), last = read_cell(&m->counts.bytes_traced);
-  if (!m->pool.core || (!now && at - last < EVERY_NS)) return;
+  if (!now && at - last < EVERY_NS) return;
   __atomic_store_n(&m->counts.bytes_traced, at, __ATOMIC_RELAXED);
   struct pool_stats s;
   oci_pool_stats(m->pool.core, &s);

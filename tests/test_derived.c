@@ -94,6 +94,13 @@ START_TEST(kinds_run_out_in_words) {
   put(&w, k, ANY, ANY);       /* the last id */
   put(&w, first, ANY, ANY);
   ck_assert_uint_eq(oc_derived_len(w.d), 2);
+  /* more kinds than a description has room for: whole ones, and a sign that there are more */
+  for (oc_kind one = first; one < k; one++) ck_assert_int_ge(oc_derived_insert_ptr(w.d, one, ANY, ANY, NULL), 0);
+  char text[2048];
+  int written = oc_derived_describe(w.d, text, sizeof text);
+  ck_assert_int_eq(written, (int)strlen(text));
+  ck_assert_ptr_nonnull(strstr(text, "many-20: 1, "));
+  ck_assert_str_eq(text + written - 10, ": 1, ... }");
   ck_ok(oc_derived_invalidate(w.d, ANY));
   ck_assert_uint_eq(oc_derived_len(w.d), 0);
   world_close(&w);
