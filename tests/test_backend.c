@@ -283,6 +283,31 @@ START_TEST(close_is_busy_while_models_live) {
 }
 END_TEST
 
+/* While a table's close runs, the backend is closed to all others, and to it. */
+static oc_backend *closing;
+static oc_status closed_again, created;
+static void close_once_more(void *self) {
+  oc_model *m = NULL;
+  tiny_close(self);
+  closed_again = oc_backend_close(closing);
+  ck_words("backend tiny is being closed");
+  created = oc_model_create(closing, NULL, &m);
+  ck_words("backend tiny is being closed");
+  ck_assert_ptr_null(m);
+}
+
+START_TEST(a_backend_that_is_closing_is_closed_to_all) {
+  oc_backend_ops ops = tiny_table();
+  ops.close = close_once_more;
+  ck_ok(oc_backend_create(&ops, NULL, &closing));
+  tiny_closed = 0;
+  ck_ok(oc_backend_close(closing));
+  ck_assert_int_eq(closed_again, OC_E_BUSY);
+  ck_assert_int_eq(created, OC_E_INVALID);
+  ck_assert_uint_eq(tiny_closed, 1);
+}
+END_TEST
+
 START_TEST(g27_close_in_a_guard) {
   oc_backend *b = fx_open(NULL);
   oc_guard_enter();
@@ -368,6 +393,7 @@ static Suite *suite(void) {
   tcase_add_test(t, synchronize_all_stands_for_synchronize);
   tcase_add_test(t, odd_answers_are_backend_errors);
   tcase_add_test(t, close_is_busy_while_models_live);
+  tcase_add_test(t, a_backend_that_is_closing_is_closed_to_all);
   tcase_add_test(t, g27_close_in_a_guard);
   tcase_add_test(t, s17_each_free_reaches_its_own_backend);
   tcase_add_test(t, backends_come_and_go_on_many_threads);

@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include "tests/world.h"
+#include "tests/wrap.h"
 
 #define ANY 0x7f0000u
 
@@ -412,10 +413,62 @@ START_TEST(g12_abort_from_another_thread) {
     ck_words("aborted");
     ck_status(oc_build_on_stream(b, s), OC_E_INVALID);
     for (unsigned i = 0; i < 2; i++) ck_status(oc_build_commit(b, (const uint64_t[2]){ANY, 0}, NULL), OC_E_INVALID);
+    abort_elsewhere(b);                 /* once more: nothing is left to abort, and the record is its owner's */
+    ck_status(oc_build_commit(b, (const uint64_t[2]){ANY, 0}, NULL), OC_E_INVALID);
     if (stage % 2) oc_build_abort(b);   /* or it stays until destroy */
     ck_assert(p == 77 && oc_derived_len(w.d) == 0);
   }
   world_close_stream(&w, s);
+}
+END_TEST
+
+/* Inside the driver's allocation: from another thread, or a teardown's. */
+static bool abort_in_alloc(struct wrap *w, const char *entry, uint64_t arg, oc_status *answer) {
+  (void)arg;
+  (void)answer;
+  if (strcmp(entry, "alloc") == 0) abort_elsewhere(w->hook_arg);
+  return false;
+}
+
+START_TEST(g12_an_abort_while_a_block_is_made) {
+  struct wrap wrap;
+  wrap_open(&wrap, NULL);
+  struct world w = world_on(wrap.outer, (oc_model_options){0});
+  oc_build *b = begin(&w, OC_BF16, ANY);
+  oc_devptr p = 77;
+  wrap.hook_arg = b;
+  wrap.hook = abort_in_alloc;
+  ck_status(oc_build_alloc(b, 1000, 0, &p), OC_E_INVALID);
+  wrap.hook = NULL;
+  ck_words("aborted");
+  ck_assert_uint_eq(wrap_calls(&wrap, "alloc"), 1);
+  ck_assert_uint_eq(p, 77);
+  ck_assert_uint_eq(live_blocks(&w), 0);
+  oc_build_abort(b);
+  ck_ok(oc_pool_check(w.p));
+  ck_ok(oc_model_destroy(w.m));
+  wrap_close(&wrap);
+}
+END_TEST
+
+/* Of one hash, which the table of open builds tells apart: the same kind with two keys, and two kinds. */
+START_TEST(g11_builds_whose_hashes_collide_are_two) {
+  struct world w = world_open();
+  const uint64_t kind = (uint64_t)OC_BF16 << 56, other = kind ^ (uint64_t)OC_CUTLASS_NVFP4_T << 56;
+  const uint64_t a = 0x9e95ef520a349d1bu ^ kind, b = 0xa8e2b21ad51c571du ^ kind;
+  oc_build *first = begin(&w, OC_BF16, a), *second = begin(&w, OC_BF16, b), *third = begin(&w, OC_CUTLASS_NVFP4_T, a ^ other);
+  struct call c = {.w = &w, .kind = OC_BF16, .key = a};
+  struct side waiter;
+  side_start(&waiter, call_begin, &c);
+  side_waits(&waiter);
+  oc_build_abort(third);
+  oc_build_abort(second);
+  side_waits(&waiter);
+  commit_one(first, build_block(first, 100));
+  side_join(&waiter);
+  ck_assert_int_eq(c.status, OC_OK);
+  ck_assert_uint_eq(value_of(&w, OC_BF16, b), 0);
+  world_close(&w);
 }
 END_TEST
 
@@ -774,6 +827,26 @@ START_TEST(s29_a_build_that_never_ends) {
 }
 END_TEST
 
+START_TEST(a_site_may_lack_a_name) {
+  struct world w = world_on(fx_open(NULL), (oc_model_options){.teardown_wait_ms = 1});
+  struct call c = {.w = &w};
+  struct side other;
+  const oc_site sites[] = {{NULL, 812, "load_layer"}, {"loader.c", 812, NULL}};
+  const char *const words[] = {"an unknown site:812 (load_layer)", "loader.c:812 (?)"};
+  for (int i = 0; i < 2; i++) {
+    oc_build *b = NULL;
+    uint64_t out[2];
+    ck_status(oc_derived_begin_at(w.d, OC_BF16, ANY, &sites[i], &b, out), OC_MISS);
+    side_start(&other, call_teardown, &c);
+    side_join(&other);
+    ck_assert_int_eq(c.status, OC_E_BUSY);
+    ck_assert_ptr_nonnull(strstr(c.words, words[i]));
+    oc_build_abort(b);
+  }
+  world_close(&w);
+}
+END_TEST
+
 /* G12, G22: once teardown has begun a commit is RELEASED and stores nothing; those who wait for the build are woken. */
 START_TEST(g12_a_commit_after_teardown_began) {
   struct world w = world_open();
@@ -788,6 +861,7 @@ START_TEST(g12_a_commit_after_teardown_began) {
   ck_assert_int_eq(waits.status, OC_E_RELEASED);
   oc_devptr more = 77;
   ck_status(oc_build_alloc(b, 64, 0, &more), OC_E_RELEASED);
+  ck_status(oc_build_on_stream(b, NULL), OC_E_RELEASED);
   ck_assert(!side_done(&teardown));
   ck_status(oc_build_commit(b, (const uint64_t[2]){p, 0}, NULL), OC_E_RELEASED);
   side_join(&teardown);
@@ -832,6 +906,8 @@ int main(void) {
   tcase_add_test(tc, g10_get_or_build_gives_the_first_value);
   tcase_add_test(tc, misuse_leaves_the_build_open);
   tcase_add_test(tc, g12_abort_from_another_thread);
+  tcase_add_test(tc, g12_an_abort_while_a_block_is_made);
+  tcase_add_test(tc, g11_builds_whose_hashes_collide_are_two);
   tcase_add_test(tc, a_callback_may_not_end_its_build);
   tcase_add_test(tc, g12_blocks_wait_for_queued_work);
   tcase_add_test(tc, g12_a_commit_that_cannot_mark_its_stream);
@@ -846,6 +922,7 @@ int main(void) {
   tcase_add_test(tc, release_waits_for_open_builds);
   tcase_add_test(tc, release_takes_a_build_that_ends_in_time);
   tcase_add_test(tc, s29_a_build_that_never_ends);
+  tcase_add_test(tc, a_site_may_lack_a_name);
   tcase_add_test(tc, g12_a_commit_after_teardown_began);
   tcase_add_test(tc, a_builds_blocks_have_a_site);
   return fx_run(s);

@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 
+#include "liboc/model.h"
 #include "rcu/mem.h"
 #include "tests/world.h"
 
@@ -44,6 +45,12 @@ static oc_status insert_ptr(struct stage *t) {
 
 static oc_status insert_pair(struct stage *t) {
   const uint64_t v[2] = {t->mine, t->other};
+  return oc_derived_insert_pair(t->w.d, OC_ROWWISE_FP8, t->src, v, NULL);
+}
+
+/* The key's own block is nobody's to take: only the second half has a claim to give up. */
+static oc_status insert_second(struct stage *t) {
+  const uint64_t v[2] = {t->src, t->mine};
   return oc_derived_insert_pair(t->w.d, OC_ROWWISE_FP8, t->src, v, NULL);
 }
 
@@ -125,6 +132,7 @@ static const struct scenario scenarios[] = {
   {"nothing", NULL, no_op, NULL, false},
   {"insert a pointer", NULL, insert_ptr, NULL, false},
   {"insert a pair", NULL, insert_pair, NULL, false},
+  {"insert a pair of the source and a block", NULL, insert_second, NULL, false},
   {"insert a foreign value", NULL, insert_foreign, NULL, false},
   {"note external memory", NULL, note, unnote, false},
   {"insert a borrowed value", before_note, insert_borrowed, unnote, false},
@@ -236,10 +244,42 @@ START_TEST(g15_an_insert_that_worked_is_tracked) {
 }
 END_TEST
 
+/* ---- a free in the middle ---- */
+
+struct thief {
+  struct stage *t;
+  int freed;
+};
+
+/* As another thread would: between the look at the key's block and the note that it is a source. */
+static bool free_source(void *arg, size_t bytes) {
+  struct thief *f = arg;
+  if (bytes != sizeof(struct span) || f->freed != POOL_MISS) return false;
+  f->freed = oci_pool_free(f->t->w.p->core, f->t->src, BLOCK_BIT(BLOCK_USER), RELEASE_NOW, NULL, false);
+  return false;
+}
+
+START_TEST(a_source_may_be_freed_under_an_insert) {
+  struct stage t;
+  open_stage(&t, 0);
+  struct thief f = {.t = &t, .freed = POOL_MISS};
+  oci_mem_set_fault(free_source, &f);
+  ck_status(insert_ptr(&t), OC_E_NOT_OWNED);
+  oci_mem_set_fault(NULL, NULL);
+  ck_assert_int_eq(f.freed, POOL_OK);
+  ck_words("oc_derived_insert_ptr");
+  ck_assert_uint_eq(oc_derived_len(t.w.d), 0);
+  ck_ok(oc_pool_free(t.w.p, t.mine));   /* the caller's still */
+  ck_ok(oc_pool_check(t.w.p));
+  close_stage(&t);
+}
+END_TEST
+
 int main(void) {
   TCase *tc;
   Suite *s = world_suite("derived_memory", &tc);
   tcase_add_loop_test(tc, g33_fail_each_allocation, 0, 2 * (int)(sizeof scenarios / sizeof *scenarios));
   tcase_add_test(tc, g15_an_insert_that_worked_is_tracked);
+  tcase_add_test(tc, a_source_may_be_freed_under_an_insert);
   return fx_run(s);
 }

@@ -287,6 +287,38 @@ START_TEST(g4_an_id_out_of_bounds_is_looked_up_by_content) {
 }
 END_TEST
 
+/* What an init is given, and notes. */
+struct setting {
+  unsigned runs;         /* atomic */
+  oc_status result;
+  oc_kernel kernel;
+  oc_backend *backend;
+};
+
+static oc_status note_run(oc_backend *backend, oc_kernel k, void *arg) {
+  struct setting *s = arg;
+  called(&s->runs);
+  s->kernel = k;
+  s->backend = backend;
+  return s->result;
+}
+
+/* Too long for the short way to hash and compare: to the last byte. */
+START_TEST(g4_keys_of_long_names) {
+  char module[300], func[300];
+  memset(module, 'm', sizeof module);
+  memset(func, 'f', sizeof func);
+  module[299] = func[299] = 0;
+  oc_kernel_key key = OC_KERNEL_KEY(module, func);
+  ck_assert_ptr_eq(kernel_k(&key), handle(module, func));
+  func[298] = 'g';
+  oc_kernel_key other = OC_KERNEL_KEY(module, func);
+  ck_assert_ptr_eq(kernel_k(&other), handle(module, func));
+  ck_assert_uint_ne(other.id, key.id);
+  ck_assert_uint_eq(drv.kernel, 2);
+}
+END_TEST
+
 #define MANY 70000
 
 START_TEST(g4_past_65536_ids_keys_take_the_string_path) {
@@ -318,6 +350,14 @@ START_TEST(g4_past_65536_ids_keys_take_the_string_path) {
   ck_ok(oc_opcache_kernel_k(oc_model_opcache(other), &keys[0], &k));
   ck_assert_uint_eq(drv.kernel, MANY + 2);
   ck_ok(oc_model_destroy(other));
+
+  /* a name that has an id, and an init that has none: run once, and hits after that */
+  struct setting s = {0};
+  oc_kernel_key late[] = {OC_KERNEL_KEY_INIT("m", names[0], note_run, &s), OC_KERNEL_KEY_INIT("m", names[0], note_run, &s)};
+  for (int i = 0; i < 4; i++) ck_assert_ptr_eq(kernel_k(&late[i % 2]), handle("m", names[0]));
+  ck_assert_uint_eq(s.runs, 1);
+  ck_assert(late[0].id > DENSE_IDS && late[1].id > DENSE_IDS);
+  ck_assert_uint_eq(drv.kernel, MANY + 2);
 }
 END_TEST
 
@@ -380,21 +420,6 @@ START_TEST(s5_success_and_a_null_handle_is_not_found) {
 END_TEST
 
 /* ---- init ---- */
-
-struct setting {
-  unsigned runs;         /* atomic */
-  oc_status result;
-  oc_kernel kernel;
-  oc_backend *backend;
-};
-
-static oc_status note_run(oc_backend *backend, oc_kernel k, void *arg) {
-  struct setting *s = arg;
-  called(&s->runs);
-  s->kernel = k;
-  s->backend = backend;
-  return s->result;
-}
 
 static oc_status another_init(oc_backend *backend, oc_kernel k, void *arg) { return note_run(backend, k, arg); }
 
@@ -770,6 +795,19 @@ static oc_status fresh_kernel_k(unsigned n) {
   return st;
 }
 
+/* A second id for names that have one. */
+static oc_status fresh_init(unsigned n) {
+  static struct setting s;
+  char name[24];
+  oc_kernel k;
+  snprintf(name, sizeof name, "nomem_i%u", n);
+  oc_kernel_key key = OC_KERNEL_KEY("m", name), init = OC_KERNEL_KEY_INIT("m", name, note_run, &s);
+  oc_status st = oc_opcache_kernel_k(c, &key, &k);
+  if (!st) st = oc_opcache_kernel_k(c, &init, &k);
+  if (!st) ck_assert_ptr_eq(k, handle("m", name));
+  return st;
+}
+
 static oc_status fresh_module(unsigned n) {
   char name[24];
   oc_module mod;
@@ -790,6 +828,7 @@ START_TEST(g33_host_memory_may_run_out_anywhere) {
   ck_status(oc_opcache_kernel(NULL, NULL, NULL, &k), OC_E_INVALID);   /* this thread's error text is there */
   ck_assert_uint_ge(fail_each(fresh_kernel), 1);
   ck_assert_uint_ge(fail_each(fresh_kernel_k), 1);   /* without an id, or a place for the handle, the text will do */
+  ck_assert_uint_ge(fail_each(fresh_init), 1);
   unsigned loads = drv.load;
   ck_assert_uint_eq(fail_each(fresh_module), 2);
   ck_assert_uint_eq(drv.load - loads, 4);   /* the driver is not asked before there is room for its answer */
@@ -995,7 +1034,7 @@ int main(void) {
   const TTest *const tests[] = {
     g1_a_hit_asks_nobody_and_allocates_nothing, g33_nonsense_is_refused, g33_empty_and_long_names_are_names, describe_is_as_snprintf,
     g4_a_reused_buffer_is_another_key, g4_names_whose_hashes_collide_have_their_own_handles, g4_keys_are_interned_by_content,
-    g4_an_id_out_of_bounds_is_looked_up_by_content, g4_past_65536_ids_keys_take_the_string_path, s1_a_handle_is_its_models_own,
+    g4_an_id_out_of_bounds_is_looked_up_by_content, g4_past_65536_ids_keys_take_the_string_path, g4_keys_of_long_names, s1_a_handle_is_its_models_own,
     g5_a_failed_lookup_is_not_memoized, s5_success_and_a_null_handle_is_not_found, init_runs_once_a_model,
     a_failed_init_is_the_lookups_and_nothing_is_memoized, init_runs_on_a_handle_memoized_without_one,
     a_second_different_init_is_invalid, keys_that_differ_in_inits_argument_share_an_id, an_init_that_asks_for_its_own_kernel_is_reentrant,

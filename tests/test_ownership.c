@@ -294,6 +294,40 @@ START_TEST(g13_a_refused_free_is_said_once) {
 }
 END_TEST
 
+struct refusals {
+  const oc_status *as;   /* [n]: the answers to the first n frees */
+  unsigned n, met;
+};
+
+static bool refuse_frees(struct wrap *w, const char *entry, uint64_t arg, oc_status *answer) {
+  struct refusals *r = w->hook_arg;
+  (void)arg;
+  if (strcmp(entry, "free") != 0) return false;
+  if (r->met < r->n) *answer = r->as[r->met];
+  return r->met++ < r->n;
+}
+
+/* Of several refused the first is said; but none after the context is gone is tried, and that is said. */
+START_TEST(g25_refused_frees_of_several_values) {
+  const oc_status again[] = {OC_E_BACKEND, OC_E_IO}, gone[] = {OC_E_BACKEND, OC_E_DEVICE_LOST};
+  for (int lost = 0; lost < 2; lost++) {
+    struct logged l;
+    open_logged(&l);
+    struct refusals r = {.as = lost ? gone : again, .n = 2};
+    for (uint64_t i = 0; i < 3; i++) put(&l.w, OC_BF16, ANY + i, foreign(&l));
+    l.wrap.hook_arg = &r;
+    l.wrap.hook = refuse_frees;
+    ck_status(oc_derived_release(l.w.d), lost ? OC_E_DEVICE_LOST : OC_E_BACKEND);
+    ck_assert_uint_eq(r.met, lost ? 2 : 3);
+    ck_assert_uint_eq(oc_derived_len(l.w.d), 0);
+    l.wrap.hook = NULL;
+    ck_ok(oc_model_destroy(l.w.m));
+    ck_assert_uint_eq(r.met, lost ? 2 : 3);   /* forgotten: not tried again */
+    wrap_close_dirty(&l.wrap);
+  }
+}
+END_TEST
+
 /* ---- values that are refused ---- */
 
 /* G13: another model's pool is its own, whatever class the block has; its model may free it. */
@@ -440,6 +474,100 @@ START_TEST(g15_freeing_the_source_of_a_first_build_waits_for_it) {
 }
 END_TEST
 
+/* G13: the caller's block becomes a value's, and so the model's, while its free waits for a build: it is refused, and
+   the value stays. */
+START_TEST(g13_a_block_may_become_a_value_while_its_free_waits) {
+  struct world w = world_open();
+  oc_devptr block = block_of(&w, 1000);
+  oc_build *b = begin(&w, OC_BF16, block + 100);
+  put(&w, OC_CUTLASS_NVFP4_T, block, block_of(&w, 64));
+  struct call c = {.w = &w, .key = block};
+  struct side other;
+  side_start(&other, call_free, &c);
+  side_waits(&other);
+  put(&w, OC_BF16, ANY, block);
+  oc_build_abort(b);
+  side_join(&other);
+  ck_assert_int_eq(c.status, OC_E_NOT_OWNED);
+  ck_assert_uint_eq(value_of(&w, OC_BF16, ANY), block);
+  ck_assert_uint_eq(value_of(&w, OC_CUTLASS_NVFP4_T, block), 0);   /* of what the caller meant to free */
+  ck_assert_uint_eq(live_blocks(&w), 1);
+  world_close(&w);
+}
+END_TEST
+
+/* ---- a block while readers still have an entry of it ---- */
+
+struct reader {
+  struct world *w;
+  unsigned in, leave;   /* atomic */
+};
+
+static void read_on(void *arg) {
+  struct reader *r = arg;
+  ck_ok(oc_model_enter(r->w->m));
+  __atomic_store_n(&r->in, 1, __ATOMIC_RELEASE);
+  while (!__atomic_load_n(&r->leave, __ATOMIC_ACQUIRE)) fx_msleep(1);
+  oc_model_leave(r->w->m);
+}
+
+struct entries_of { oc_devptr block; bool has; };
+
+static oc_status look_for_entries(void *arg, const oc_block_info *info) {
+  struct entries_of *e = arg;
+  if (info->start == e->block) e->has = info->flags & OC_BLOCK_HAS_ENTRIES;
+  return OC_OK;
+}
+
+static bool has_entries(struct world *w, oc_devptr block) {
+  struct entries_of e = {block, false};
+  ck_ok(oc_pool_each_block(w->p, look_for_entries, &e));
+  return e.has;
+}
+
+/* A build of another key in the block ends meanwhile: the block is known as a source until the readers left. */
+START_TEST(g15_a_source_stays_one_until_readers_left) {
+  struct world w = world_open();
+  oc_devptr src = block_of(&w, 1000);
+  put(&w, OC_BF16, src, block_of(&w, 64));
+  oc_build *b = begin(&w, OC_BF16, src + 512);
+  struct reader r = {.w = &w};
+  struct call c = {.w = &w, .key = src};
+  struct side reader, other;
+  side_start(&reader, read_on, &r);
+  fx_until(__atomic_load_n(&r.in, __ATOMIC_ACQUIRE));
+  side_start(&other, call_invalidate, &c);
+  fx_until(oc_derived_len(w.d) == 0);
+  oc_build_abort(b);
+  ck_assert(has_entries(&w, src));
+  __atomic_store_n(&r.leave, 1, __ATOMIC_RELEASE);
+  side_join(&reader);
+  side_join(&other);
+  ck_assert_int_eq(c.status, OC_OK);
+  ck_assert(!has_entries(&w, src));
+  ck_ok(oc_pool_free(w.p, src));
+  ck_assert_uint_eq(live_blocks(&w), 0);
+  world_close(&w);
+}
+END_TEST
+
+/* Two ranges whose starts have one hash: what is derived of the one is not of the other. */
+START_TEST(g15_sources_whose_hashes_collide_are_two) {
+  struct world w = world_open();
+  const uint64_t a = 0x6f8844795e5d46ffu, b = 0x028d1b1302189386u;
+  ck_ok(oc_pool_note_external(w.p, a, 4096, "framework"));
+  ck_ok(oc_pool_note_external(w.p, b, 4096, "framework"));
+  put(&w, OC_BF16, a + 16, block_of(&w, 64));
+  put(&w, OC_BF16, b + 16, block_of(&w, 64));
+  ck_ok(oc_pool_forget_external(w.p, a));
+  ck_assert_uint_eq(value_of(&w, OC_BF16, a + 16), 0);
+  ck_assert_uint_ne(value_of(&w, OC_BF16, b + 16), 0);
+  ck_ok(oc_pool_forget_external(w.p, b));
+  ck_assert_uint_eq(live_blocks(&w), 0);
+  world_close(&w);
+}
+END_TEST
+
 /* A key in memory that was given back would be found by whoever gets the address next: refused. */
 START_TEST(a_key_in_a_freed_block_is_refused) {
   struct world w = world_open();
@@ -475,6 +603,30 @@ START_TEST(what_was_derived_of_a_builds_block_goes_with_it) {
   ck_assert_uint_eq(oc_derived_len(w.d), 0);
   ck_assert_uint_eq(live_blocks(&w), 0);
   world_close(&w);
+}
+END_TEST
+
+/* Where this thread may not wait for those who may still use them, or the streams cannot be waited for: until teardown. */
+START_TEST(what_was_derived_of_a_builds_block_keeps_it_where_nobody_waits) {
+  struct world w = world_open();
+  oc_stream s = fx_stream(w.b);
+  ck_ok(oc_model_use_stream(w.m, s));
+  bool captures = fx_can(FX_CAPTURE);
+  if (!captures) fx_skip("needs undeclared captures");
+  for (uint64_t i = 0; i < (captures ? 2u : 1u); i++) {
+    oc_build *b = begin(&w, OC_BF16, ANY);
+    oc_devptr tmp = build_block(b, 5000), value = block_of(&w, 64);
+    put(&w, OC_CUTLASS_NVFP4_T, tmp, value);
+    if (i) fx_capturing(w.b, s, true);
+    else oc_guard_enter();
+    oc_build_abort(b);
+    if (i) fx_capturing(w.b, s, false);
+    else oc_guard_leave();
+    ck_assert_uint_eq(value_of(&w, OC_CUTLASS_NVFP4_T, tmp), value);
+    ck_assert_uint_eq(live_blocks(&w), 2 * (i + 1));
+    ck_status(oc_pool_free(w.p, tmp), OC_E_NOT_OWNED);
+  }
+  world_close_stream(&w, s);
 }
 END_TEST
 
@@ -656,14 +808,19 @@ int main(void) {
   tcase_add_test(tc, s25_a_value_equal_to_its_key);
   tcase_add_test(tc, g13_foreign_values_go_back_to_the_driver_once);
   tcase_add_test(tc, g13_a_refused_free_is_said_once);
+  tcase_add_test(tc, g25_refused_frees_of_several_values);
   tcase_add_test(tc, g13_another_models_block_is_refused);
   tcase_add_test(tc, g13_blocks_that_are_nobodys_to_give_are_refused);
   tcase_add_test(tc, a_refused_half_undoes_the_other);
   tcase_add_test(tc, g15_freeing_a_block_forgets_its_keys);
   tcase_add_test(tc, g15_a_free_that_would_wait_is_refused);
   tcase_add_test(tc, g15_freeing_the_source_of_a_first_build_waits_for_it);
+  tcase_add_test(tc, g13_a_block_may_become_a_value_while_its_free_waits);
+  tcase_add_test(tc, g15_a_source_stays_one_until_readers_left);
+  tcase_add_test(tc, g15_sources_whose_hashes_collide_are_two);
   tcase_add_test(tc, a_key_in_a_freed_block_is_refused);
   tcase_add_test(tc, what_was_derived_of_a_builds_block_goes_with_it);
+  tcase_add_test(tc, what_was_derived_of_a_builds_block_keeps_it_where_nobody_waits);
   tcase_add_test(tc, a_key_in_scratch_is_just_a_number);
   tcase_add_test(tc, s31_nvfp4_of_fp8_of_w);
   tcase_add_test(tc, s31_chains_of_any_length);

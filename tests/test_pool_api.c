@@ -246,6 +246,7 @@ START_TEST(g20_a_free_on_that_fails_keeps_the_block) {
     ck_assert_uint_eq(stats(m).live_blocks, 1);
   }
   fx_fail(b, "event_create", 0, 0, OC_OK);
+  fx_fail(b, "capturing", 1, 1, OC_E_INVALID);   /* no stream that captures: the record says what is wrong, if anything is */
   ck_ok(oc_pool_free_on(oc_model_pool(m), p, NULL));
   ck_ok(oc_model_destroy(m));
   fx_close(b);

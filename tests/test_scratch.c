@@ -5,11 +5,13 @@
  */
 #include "config.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "liboc/backend.h"
+#include "rcu/map.h"
 #include "rcu/mem.h"
 #include "tests/fixture.h"
 #include "tests/wrap.h"
@@ -246,6 +248,18 @@ START_TEST(g8_the_per_thread_stream_is_refused) {
   ck_status(oc_capture_enter(m, per_thread), OC_E_INVALID);
   ck_assert_uint_eq(oc_opcache_scratches(c), 0);
   ck_assert_uint_eq(fx_calls(b, "alloc"), 0);
+  /* and by all else that takes a stream */
+  oc_derived *d = oc_model_derived(m);
+  oc_build *build;
+  uint64_t v[2] = {0};
+  ck_ok(oc_pool_alloc(pool, 256, 0, &p));
+  ck_status(oc_pool_free_on(pool, p, per_thread), OC_E_INVALID);
+  ck_status(oc_derived_begin(d, OC_BF16, 1, &build, v), OC_MISS);
+  ck_status(oc_build_on_stream(build, per_thread), OC_E_INVALID);
+  ck_ok(oc_build_commit(build, (uint64_t[2]){p, 0}, NULL));
+  ck_status(oc_derived_get_ptr_on(d, OC_BF16, 1, per_thread, v), OC_E_INVALID);
+  ck_words("per-thread default stream");
+  ck_assert_uint_eq(v[0], 0);
   scratch_on("act", NULL, 4096);
   scratch("act", 4096);
   close_all();
@@ -362,6 +376,31 @@ START_TEST(g8_a_stream_a_request_stays_flat) {
 END_TEST
 
 /* Marking an event may fail: then nothing is handed out too early, and nothing is lost. */
+static uint64_t guard_waits(void) {
+  oc_model_stats s = {.struct_size = sizeof s};
+  ck_ok(oc_model_get_stats(m, &s));
+  return s.guard_waits;
+}
+
+/* G27: inside a guard the records of forgotten streams pile up; outside they are used again after one wait for many. */
+START_TEST(g27_forgetting_inside_a_guard_waits_for_nobody) {
+  open_with((struct fx_options){.recycle = true});
+  for (int outside = 0; outside < 2; outside++) {
+    uint64_t waits = guard_waits();
+    if (!outside) oc_guard_enter();
+    for (unsigned i = 0; i < 300; i++) {
+      oc_stream s = fx_stream(b);
+      scratch_on("act", s, 256);
+      ck_ok(oc_model_forget_stream(m, s));
+      fx_stream_free(b, s);
+    }
+    if (!outside) oc_guard_leave();
+    ck_assert_uint_eq(guard_waits() - waits, outside ? 2 : 0);   /* at the first of them, and 256 later */
+  }
+  close_all();
+}
+END_TEST
+
 START_TEST(a_stream_that_cannot_be_marked_keeps_its_buffers_until_graphs_gone) {
   if (!fx_can(FX_FAIL)) { fx_skip("needs failing calls"); return; }
   open_with((struct fx_options){0});
@@ -451,6 +490,44 @@ START_TEST(g28_release_retires_what_a_capture_got) {
   ck_ok(oc_opcache_release(c));
   ck_assert_uint_eq(stats().retired_bytes, 0);   /* what was captured before, in graphs that are gone, counts no more */
   close_all();
+}
+END_TEST
+
+/* A stream that another thread captures on is not waited for: the blocks may be in its graph. */
+struct capturing {
+  oc_stream s;
+  bool in, leave;   /* atomic */
+};
+
+static void *capture_until_told(void *arg) {
+  struct capturing *x = arg;
+  ck_ok(oc_capture_enter(m, x->s));
+  __atomic_store_n(&x->in, true, __ATOMIC_RELEASE);
+  while (!__atomic_load_n(&x->leave, __ATOMIC_ACQUIRE)) fx_msleep(1);
+  oc_capture_leave(m);
+  return NULL;
+}
+
+START_TEST(g28_release_beside_a_capture_keeps_the_blocks) {
+  open_with((struct fx_options){0});
+  struct capturing x = {.s = fx_stream(b)};
+  pthread_t thread;
+  scratch_on("act", x.s, 1 * MIB);
+  scratch("act", 2 * MIB);
+  pthread_create(&thread, NULL, capture_until_told, &x);
+  fx_until(__atomic_load_n(&x.in, __ATOMIC_ACQUIRE));
+  ck_ok(oc_opcache_release(c));
+  ck_assert_uint_eq(oc_opcache_scratches(c), 0);
+  ck_assert_uint_eq(stats().retired_bytes, 3 * MIB);
+  ck_status(oc_model_graphs_gone(m), OC_E_BUSY);
+  ck_assert_uint_eq(stats().retired_bytes, 3 * MIB);
+  __atomic_store_n(&x.leave, true, __ATOMIC_RELEASE);
+  pthread_join(thread, NULL);
+  ck_ok(oc_model_graphs_gone(m));
+  ck_assert_uint_eq(stats().retired_bytes, 0);
+  close_model();
+  fx_stream_free(b, x.s);
+  fx_close(b);
 }
 END_TEST
 
@@ -713,6 +790,58 @@ START_TEST(a_backend_that_comes_back_for_the_same_buffer_does_not_hang) {
 }
 END_TEST
 
+/* While a stream's buffer is made others take the room in the tag's map, and then host memory is out. */
+static unsigned others;
+static bool starved;
+static char crowded[16];
+
+static bool starve(void *arg, size_t bytes) {
+  (void)arg;
+  return starved && bytes > sizeof(struct map_table) + sizeof(struct map_line);   /* not the record of an arena */
+}
+
+static bool crowd_the_map(struct wrap *w, const char *entry, uint64_t arg, oc_status *answer) {
+  (void)w;
+  (void)answer;
+  if (strcmp(entry, "alloc") != 0 || arg < 100 * MIB) return false;
+  for (unsigned i = 1; i <= others; i++) scratch_on(crowded, streams[i], 256);
+  starved = true;
+  return false;
+}
+
+START_TEST(g33_room_in_the_map_may_go_while_a_buffer_is_made) {
+  bool met = false;
+  oc_devptr p = 7;
+  open_wrapped();
+  close_model();
+  model_on((oc_model_options){.arena_min = 2 * MIB, .arena_max = 2 * MIB});   /* each large buffer is the driver's to make */
+  ck_status(oc_opcache_scratch(NULL, "act", 1, &p), OC_E_INVALID);   /* this thread's error text is there */
+  wrapped.hook = crowd_the_map;
+  for (int i = 0; i < 40; i++) streams[i] = fx_stream(wrapped.inner);
+  oci_mem_set_fault(starve, NULL);
+  for (unsigned n = 1; n < 40 && !met; n++) {
+    others = n;
+    snprintf(crowded, sizeof crowded, "tag %u", n);
+    scratch_on("an arena with room", streams[0], 256);
+    p = 7;
+    oc_status st = oc_opcache_scratch_on(c, crowded, streams[0], 100 * MIB, &p);
+    starved = false;
+    met = st == OC_E_HOST_NOMEM && strstr(oc_last_error(), crowded);
+  }
+  oci_mem_set_fault(NULL, NULL);
+  ck_assert(met);
+  ck_assert_uint_eq(p, 7);
+  others = 0;
+  oc_pool_stats s = stats();
+  ck_ok(oc_opcache_scratch_on(c, crowded, streams[0], 100 * MIB, &p));   /* the block that was made is free again */
+  ck_assert_uint_eq(stats().arenas, s.arenas);
+  ck_assert_uint_eq(stats().live_blocks, s.live_blocks + 1);
+  close_model();
+  for (int i = 0; i < 40; i++) fx_stream_free(wrapped.inner, streams[i]);
+  wrap_close(&wrapped);
+}
+END_TEST
+
 /* ---- G17: out of memory ---- */
 
 START_TEST(g17_out_of_memory_leaves_the_old_buffer_in_place) {
@@ -921,9 +1050,10 @@ int main(void) {
     g8_the_per_thread_stream_is_refused, g3_after_teardown_nothing_is_answered,
     g8_all_buffers_of_a_forgotten_stream_go_back_after_its_work, g8_what_a_capture_got_is_retired_when_its_stream_goes,
     g8_without_events_they_go_back_when_the_stream_was_waited_for, g8_a_stream_a_request_stays_flat,
+    g27_forgetting_inside_a_guard_waits_for_nobody, g33_room_in_the_map_may_go_while_a_buffer_is_made,
     a_stream_that_cannot_be_marked_keeps_its_buffers_until_graphs_gone, g22_release_gives_all_back_and_calls_miss_afresh,
     g27_release_does_not_wait_inside_a_guard_or_a_capture, g28_release_retires_what_a_capture_got,
-    release_that_cannot_drain_keeps_the_blocks, s8_growth_in_a_capture_reaches_no_driver,
+    g28_release_beside_a_capture_keeps_the_blocks, release_that_cannot_drain_keeps_the_blocks, s8_growth_in_a_capture_reaches_no_driver,
     g28_a_warm_hit_is_one_while_the_buffer_grows, g17_growth_at_once_is_one_sequence, g7_growth_from_all_sides_stays_bounded,
     g19_while_one_buffer_is_made_all_others_go_on, many_streams_of_one_tag_grow_at_once,
     a_backend_that_comes_back_for_the_same_buffer_does_not_hang, g17_out_of_memory_leaves_the_old_buffer_in_place,

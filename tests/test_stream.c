@@ -3,8 +3,9 @@
 #include "config.h"
 
 #include <pthread.h>
+#include <string.h>
 
-#include "tests/fixture.h"
+#include "tests/wrap.h"
 
 #define MiB ((size_t)1 << 20)
 
@@ -342,6 +343,78 @@ START_TEST(a_stream_a_request_is_flat) {
 }
 END_TEST
 
+/* ---- events to be used again: so many, and no more ---- */
+
+#define SPARE 256u   /* what a model keeps */
+
+struct driver {
+  bool pending;         /* no event has passed yet */
+  bool lost;
+  oc_event refused;     /* the first that it was asked to destroy */
+};
+
+static bool drive(struct wrap *w, const char *entry, uint64_t arg, oc_status *answer) {
+  struct driver *d = w->hook_arg;
+  *answer = d->lost ? OC_E_DEVICE_LOST : OC_MISS;
+  if (d->lost || (d->pending && strcmp(entry, "event_query") == 0)) return true;
+  if (strcmp(entry, "event_destroy") != 0 || d->refused) return false;
+  d->refused = (oc_event)(uintptr_t)arg;
+  *answer = OC_E_BACKEND;
+  return true;
+}
+
+static unsigned warned;
+static void count_warnings(void *arg, int level, const char *line) {
+  (void)arg;
+  (void)level;
+  warned += strstr(line, "an event could not be destroyed: ") && strstr(line, "event_destroy");
+}
+
+/* 300 blocks wait for their events at once. */
+static oc_model *with_300_events(struct wrap *w, struct driver *d) {
+  wrap_open(w, NULL);
+  w->hook_arg = d;
+  w->hook = drive;
+  oc_model *m = fx_model(w->outer);
+  oc_devptr p;
+  for (int i = 0; i < 300; i++) {
+    ck_ok(oc_pool_alloc(oc_model_pool(m), 256, 0, &p));
+    ck_ok(oc_pool_free_on(oc_model_pool(m), p, NULL));
+  }
+  ck_assert_uint_eq(fx_events(w->inner), 300);
+  return m;
+}
+
+START_TEST(events_kept_for_later_are_bounded) {
+  struct wrap w;
+  struct driver d = {.pending = true};
+  oc_model *m = with_300_events(&w, &d);
+  oc_set_log(count_warnings, NULL);
+  d.pending = false;
+  fx_sync(w.inner, NULL);
+  ck_assert_uint_eq(stats(m).retired_bytes, 0);   /* all have passed */
+  oc_set_log(NULL, NULL);
+  ck_assert_uint_eq(wrap_calls(&w, "event_destroy"), 300 - SPARE);
+  ck_assert_uint_eq(fx_events(w.inner), SPARE + 1);
+  ck_assert_uint_eq(warned, 1);                   /* the one that was refused, and is nobody's now */
+  ck_ok(oc_model_destroy(m));
+  ck_ok(oc_backend_table(w.inner)->event_destroy(oc_backend_self(w.inner), d.refused));
+  wrap_close(&w);
+}
+END_TEST
+
+/* G25: with the context gone, none that was too many is destroyed either. */
+START_TEST(g25_events_of_a_lost_context_are_left) {
+  struct wrap w;
+  struct driver d = {.pending = true};
+  oc_model *m = with_300_events(&w, &d);
+  d.lost = true;
+  ck_ok(oc_model_destroy(m));
+  ck_assert_uint_eq(wrap_calls(&w, "event_destroy"), 0);
+  wrap_close_dirty(&w);
+}
+END_TEST
+
 /* Streams come, work and go on several threads while values are invalidated. */
 struct traffic {
   oc_backend *b;
@@ -391,6 +464,8 @@ static Suite *suite(void) {
   tcase_add_test(t, a_refused_forget_changes_nothing);
   tcase_add_test(t, a_commit_that_fails_to_record_holds_nobody_up);
   tcase_add_test(t, a_stream_a_request_is_flat);
+  tcase_add_test(t, events_kept_for_later_are_bounded);
+  tcase_add_test(t, g25_events_of_a_lost_context_are_left);
   tcase_add_test(t, streams_come_and_go_beside_invalidates);
   return s;
 }

@@ -396,6 +396,41 @@ START_TEST(s21_a_forgotten_holder_refuses_by_name) {
 }
 END_TEST
 
+static oc_build *nameless[3];
+static void *begin_three(void *arg) {
+  uint64_t out[2];
+  for (uint64_t i = 0; i < 3; i++)
+    ck_status(oc_derived_begin_at(oc_model_derived(arg), OC_BF16, 0xB0 + i, NULL, &nameless[i], out), OC_MISS);
+  return NULL;
+}
+
+/* Eight of them by name, the rest by number; a build whose site is not known says so. */
+START_TEST(g24_many_that_keep_it_are_counted) {
+  oc_backend *b = fx_open(NULL);
+  oc_model *m = fx_model_opt(b, (oc_model_options){.teardown_wait_ms = 5});
+  char who[16];
+  pthread_t t;
+  pthread_create(&t, NULL, begin_three, m);
+  pthread_join(t, NULL);
+  ck_status(oc_model_teardown(m, NULL), OC_E_BUSY);
+  ck_words("the build of bf16 0xb2 begun at an unknown site:0 (?)");
+  ck_assert_ptr_null(strstr(oc_last_error(), "more"));
+  for (int i = 0; i < 10; i++) {
+    snprintf(who, sizeof who, "holder %d", i);
+    ck_ok(oc_model_retain(m, who));
+  }
+  ck_status(oc_model_teardown(m, NULL), OC_E_BUSY);
+  ck_words("the holder holder 7 (1); and 5 more");   /* two holders, three builds */
+  for (int i = 0; i < 3; i++) oc_build_abort(nameless[i]);
+  for (int i = 0; i < 10; i++) {
+    snprintf(who, sizeof who, "holder %d", i);
+    ck_ok(oc_model_release_hold(m, who));
+  }
+  ck_ok(oc_model_destroy(m));
+  fx_close(b);
+}
+END_TEST
+
 /* A holder that lets go while teardown waits for it. */
 START_TEST(g24_a_holder_that_lets_go_is_waited_for) {
   oc_backend *b = fx_open(NULL);
@@ -478,7 +513,9 @@ END_TEST
 START_TEST(g22_this_threads_capture_refuses) {
   oc_backend *b = fx_open(NULL);
   oc_model *m = fx_model(b), *n = fx_model(b), *named = fx_model(b);
+  oc_model *gone = fx_model(b);
   oc_stream s = fx_stream(b), t = fx_stream(b);
+  ck_ok(oc_model_teardown(gone, NULL));
   ck_ok(oc_model_use_stream(named, t));
   ck_ok(oc_capture_enter(m, s));
   uint64_t before = fx_all_calls(b);
@@ -488,11 +525,13 @@ START_TEST(g22_this_threads_capture_refuses) {
   ck_status(oc_model_teardown(n, NULL), OC_E_BUSY);
   ck_words("whole device");
   ck_status(oc_model_teardown(named, NULL), OC_E_CAPTURING);
+  ck_status(oc_model_teardown(gone, NULL), OC_E_CAPTURING);   /* nothing is waited for any more: not the whole device either */
   oc_guard_enter();
   ck_status(oc_model_teardown(m, NULL), OC_E_GUARDED);
   oc_guard_leave();
   ck_assert_uint_eq(fx_all_calls(b), before);
   oc_capture_leave(m);
+  ck_ok(oc_model_destroy(gone));
   oc_model *all[] = {m, n, named};
   for (int i = 0; i < 3; i++) {
     oc_devptr p;
@@ -610,6 +649,12 @@ START_TEST(g23_every_failure_is_a_row_and_the_rest_goes_on) {
     check_row(r, "arenas", OC_E_BACKEND, "2 freed, 4194304 bytes; 1 (2097152 bytes) could not be: ");
     check_row(r, "module two", OC_E_INVALID, "module_unload");
     check_row(r, "module one", OC_OK, "unloaded");
+    char *text = oc_report_text(r);
+    ck_assert_ptr_nonnull(strstr(text, ": OC_E_TEARDOWN; 2 arenas, 4194304 bytes freed"));
+    ck_assert_ptr_nonnull(strstr(text, "\n  arenas             OC_E_BACKEND "));
+    ck_assert_ptr_nonnull(strstr(text, "\n  bad                OC_E_IO "));
+    ck_assert_ptr_null(strstr(text, "module one"));
+    oc_string_free(text);
     ck_assert_uint_eq(oc_report_arenas_freed(r), 2);
     ck_assert_uint_eq(oc_report_modules_unloaded(r), 1);
     ck_assert_uint_eq(fx_calls(b, "free"), 3);
@@ -715,6 +760,87 @@ START_TEST(s22_a_lost_context_is_one_row) {
   check_loss("module_unload", 1, 0);
   check_loss("module_unload", 2, 0);
   check_loss("event_destroy", 1, 8);
+}
+END_TEST
+
+struct refusals {
+  const oc_status *as;   /* [2]: the answers to the first two */
+  unsigned met;
+};
+
+/* The events stay pending until then, so that there are several. */
+static bool refuse_events(struct wrap *w, const char *entry, uint64_t arg, oc_status *answer) {
+  struct refusals *r = w->hook_arg;
+  (void)arg;
+  *answer = OC_MISS;
+  if (strcmp(entry, "event_query") == 0) return true;
+  if (strcmp(entry, "event_destroy") != 0) return false;
+  if (r->met < 2) *answer = r->as[r->met];
+  return r->met++ < 2;
+}
+
+/* G23, G25: of events that could not be destroyed the first has its words in a row; but a context that went is said, and
+   none is tried after that. */
+START_TEST(g25_refused_events) {
+  const oc_status again[] = {OC_E_BACKEND, OC_E_IO}, gone[] = {OC_E_BACKEND, OC_E_DEVICE_LOST};
+  for (int lost = 0; lost < 2; lost++) {
+    struct wrap w;
+    struct refusals r = {.as = lost ? gone : again};
+    oc_report *report;
+    oc_devptr p;
+    wrap_open(&w, NULL);
+    w.hook_arg = &r;
+    w.hook = refuse_events;
+    oc_model *m = fx_model(w.outer);
+    for (int i = 0; i < 4; i++) {
+      ck_ok(oc_pool_alloc(oc_model_pool(m), 256, 0, &p));
+      ck_ok(oc_pool_free_on(oc_model_pool(m), p, NULL));
+    }
+    ck_status(oc_model_teardown(m, &report), lost ? OC_OK : OC_E_TEARDOWN);
+    ck_assert_uint_eq(r.met, lost ? 2 : 4);
+    if (lost) check_row(report, "context gone", OC_OK, "event_destroy");
+    else check_row(report, "events", OC_E_BACKEND, "event_destroy");
+    oc_report_free(report);
+    (void)!oc_model_destroy(m);
+    wrap_close_dirty(&w);
+  }
+}
+END_TEST
+
+/* The same of arenas: the first failure has its words in the row, unless the context went. */
+struct bad_frees {
+  const oc_status *as;   /* [3]: the answers to the first three */
+  unsigned met;
+};
+static bool refuse_frees(struct wrap *w, const char *entry, uint64_t arg, oc_status *answer) {
+  struct bad_frees *f = w->hook_arg;
+  (void)arg;
+  if (strcmp(entry, "free") != 0 || f->met == 3) return false;
+  *answer = f->as[f->met++];
+  return true;
+}
+START_TEST(g23_the_first_arena_that_is_refused_has_the_words) {
+  const oc_status again[] = {OC_E_BACKEND, OC_E_IO, OC_E_IO}, gone[] = {OC_E_BACKEND, OC_E_DEVICE_LOST, OC_E_IO};
+  for (int lost = 0; lost < 2; lost++) {
+    struct wrap w;
+    struct bad_frees f = {.as = lost ? gone : again};
+    oc_devptr p;
+    oc_report *r;
+    wrap_open(&w, NULL);
+    oc_model *m = fx_model_opt(w.outer, (oc_model_options){.arena_min = 2 * MiB, .arena_max = 2 * MiB});
+    for (int i = 0; i < 4; i++) ck_ok(oc_pool_alloc(oc_model_pool(m), 2 * MiB, 0, &p));
+    w.hook_arg = &f;
+    w.hook = refuse_frees;
+    ck_status(oc_model_teardown(m, &r), lost ? OC_OK : OC_E_TEARDOWN);
+    ck_assert_uint_eq(f.met, lost ? 2 : 3);   /* a lost context's driver is not called again */
+    if (lost) check_row(r, "context gone", OC_OK, "0 freed, 0 bytes; 4 (8388608 bytes) could not be: ");
+    else check_row(r, "arenas", OC_E_BACKEND, "1 freed, 2097152 bytes; 3 (6291456 bytes) could not be: ");
+    const char *words = row(r, lost ? "context gone" : "arenas", NULL);
+    ck_assert_msg(strstr(words, oc_status_name(lost ? OC_E_DEVICE_LOST : OC_E_BACKEND)) != NULL, "%s", words);
+    oc_report_free(r);
+    ck_status(oc_model_destroy(m), lost ? OC_OK : OC_E_TEARDOWN);
+    wrap_close_dirty(&w);
+  }
 }
 END_TEST
 
@@ -1107,6 +1233,16 @@ END_TEST
 
 /* ---- S11, G26 ---- */
 
+static int unowned_rows(const oc_report *r) {
+  int n = 0;
+  for (size_t i = 0; i < oc_report_count(r); i++) {
+    const char *label;
+    ck_ok(oc_report_row(r, i, &label, NULL, NULL));
+    n += strncmp(label, "unowned", 7) == 0;
+  }
+  return n;
+}
+
 START_TEST(s11_unowned_blocks_are_swept_and_named) {
   oc_backend *b = fx_open(NULL);
   oc_devptr p;
@@ -1118,11 +1254,14 @@ START_TEST(s11_unowned_blocks_are_swept_and_named) {
     ck_ok(oc_pool_alloc_at(oc_model_pool(m), 5000000, 0, &other, &p));
     ck_ok(oc_pool_alloc_at(oc_model_pool(m), 5000000, 0, NULL, &p));
     ck_ok(oc_pool_alloc_owned(oc_model_pool(m), "kv cache", 5000000, 0, &p));
+    ck_ok(oc_pool_note_external(oc_model_pool(m), 0x123400000, 5000000, NULL));   /* another allocator's to sweep */
     oc_report *r;
     ck_ok(oc_model_teardown(m, &r));
     ck_assert_uint_eq(oc_report_blocks_swept(r), 434);
     check_row(r, "unowned blocks", OC_OK, "2.17 GB in 434 blocks, largest site loader.c:812");
     check_row(r, "unowned at other.c:7", OC_OK, "in 1 blocks");
+    check_row(r, "unowned at unknown:0", OC_OK, "in 1 blocks");
+    ck_assert_int_eq(unowned_rows(r), 4);   /* and their sum */
     check_row(r, "unowned at loader.c:812", OC_OK, "2.16 GB in 432 blocks");
     char *text = oc_report_text(r);
     ck_assert_ptr_nonnull(strstr(text, ": leaked; "));
@@ -1298,6 +1437,7 @@ static Suite *suite(void) {
   tcase_add_test(t, g24_a_call_in_flight_refuses_by_name);
   tcase_add_test(t, g22_builds_end_and_waiters_are_woken);
   tcase_add_test(t, s21_a_forgotten_holder_refuses_by_name);
+  tcase_add_test(t, g24_many_that_keep_it_are_counted);
   tcase_add_test(t, g24_a_holder_that_lets_go_is_waited_for);
   tcase_add_test(t, s29_an_open_build_refuses_with_kind_key_and_site);
   tcase_add_test(t, g22_a_capture_refuses);
@@ -1308,6 +1448,8 @@ static Suite *suite(void) {
   tcase_add_test(t, g23_every_failure_is_a_row_and_the_rest_goes_on);
   tcase_add_test(t, g23_a_failed_wait_or_foreign_free_is_a_row);
   tcase_add_test(t, s22_a_lost_context_is_one_row);
+  tcase_add_test(t, g25_refused_events);
+  tcase_add_test(t, g23_the_first_arena_that_is_refused_has_the_words);
   tcase_add_test(t, resources_go_newest_first_and_pop_takes_off);
   tcase_add_test(t, g3_what_a_release_may_do);
   tcase_add_test(t, g22_a_farewell_in_a_release_is_awaited);
