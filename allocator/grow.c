@@ -181,8 +181,8 @@ static int ask(struct pool *p, struct growth *g, const uint64_t *bytes, bool man
   if (status != POOL_MISS) return status;
   g->fit = fit_bytes(p, g->order);
   if (g->want < g->fit) g->want = g->fit;
-  status = add_arena(p, g, *bytes, managed);
-  return status == POOL_MISS ? oci_error(POOL_E_BACKEND, "the driver's addresses are ever less aligned") : status;
+  /* Once is enough, whatever this base is: by now fit has grown by ARENA_GRAIN at least, and no base loses more. */
+  return add_arena(p, g, *bytes, managed);
 }
 
 /* ---- making room ---- */

@@ -238,7 +238,7 @@ struct verdict oci_pool_judge(struct pool *p, uint64_t ptr, unsigned classes, bo
 
 static const char *class_name(unsigned class) {
   static const char *const names[] = {"block", "owned block", "scratch block", "block of a build", "derived block"};
-  return class < sizeof names / sizeof *names ? names[class] : "block";
+  return names[class];
 }
 
 int oci_pool_word(const struct verdict *v, uint64_t ptr) {

@@ -38,7 +38,6 @@ static const char *wrong_with(const struct pool *p, const struct arena *a, uint3
   if (b->state == BLOCK_FREE && (b->slack || b->tracked)) return "a free block with remains of its last use";
   if ((b->state == BLOCK_LOST) != a->lost) return "a lost block outside a lost arena";
   if (b->state != BLOCK_FREE && b->tag >= p->ledger.tag_count) return "a block's tag is not in the ledger";
-  if (b->slack >= block_bytes(b)) return "a block's padding is larger than it";
   return NULL;
 }
 
@@ -114,9 +113,10 @@ static int check_bins(const struct pool *p, const struct census *c) {
 
 static int check_list(const struct pool *p, const struct waiting *w, uint8_t state) {
   uint32_t count = 0, last = 0;
-  for (uint32_t i = w->head; i && count <= w->count; i = pool_block(p, i)->list_next, count++) {
+  for (uint32_t i = w->head; i; i = pool_block(p, i)->list_next, count++) {
     uint8_t is = pool_block(p, i)->state;
     if (is != state) return bad_pool("state of a block on a waiting list", is, state);
+    /* which also ends the walk of a list that goes round in a circle */
     if (pool_block(p, i)->list_prev != last)
       return bad_pool("link back in a waiting list", pool_block(p, i)->list_prev, last);
     last = i;

@@ -40,9 +40,7 @@ static void dequeue(struct pending **at) {
 
 /* ---- free_on ---- */
 
-static void unmark(struct pool *p, void *event) {
-  if (p->dev.unmark) p->dev.unmark(p->dev.arg, event);
-}
+static void unmark(struct pool *p, void *event) { p->dev.unmark(p->dev.arg, event); }
 
 static struct verdict judge_locked(struct pool *p, uint64_t ptr, unsigned classes, bool tracked_too) {
   pool_lock(p);

@@ -41,8 +41,9 @@ struct fakedev {
   unsigned events, asked;                      /* alive; passed() calls */
   struct fake_event *all;
   uint64_t last_bytes;
-  void (*on_alloc)(void);                      /* called first in alloc and passed, without the lock */
+  void (*on_alloc)(void);                      /* called first in alloc, passed and mark, without the lock */
   void (*on_passed)(void);
+  void (*on_mark)(void);
 };
 
 static inline void fake_init(struct fakedev *d) {
@@ -102,6 +103,7 @@ static inline int fake_free(void *arg, uint64_t base) {
 
 static inline int fake_mark(void *arg, void *stream, void **event) {
   struct fakedev *d = arg;
+  if (d->on_mark) d->on_mark();
   struct fake_event *e = calloc(1, sizeof *e);
   pthread_mutex_lock(&d->lock);
   int status = d->mark_fails ? oci_error(d->mark_fails, "fake driver: mark refused") : 0;

@@ -96,6 +96,8 @@ START_TEST(g16_nonsense_is_invalid) {
   ck_assert_int_eq(try_get(SIZE_MAX / 2, (size_t)1 << 63, BLOCK_USER, &ptr), POOL_E_INVALID);
   ck_assert_int_eq(try_get(SIZE_MAX / 2, 0, BLOCK_USER, &ptr), POOL_E_DEVICE_NOMEM);
   ck_assert_int_eq(try_get(1, (size_t)1 << 62, BLOCK_USER, &ptr), POOL_E_DEVICE_NOMEM);
+  ck_assert_int_eq(try_get(ARENA_MOST - 2 * MIB, 4 * MIB, BLOCK_USER, &ptr), POOL_E_DEVICE_NOMEM);
+  ck_assert(said("larger than an arena can be"));
   ck_assert_uint_eq(ptr, 7);
   ck_assert_uint_eq(dev.allocs, 0);
   ck_assert(!oci_pool_fell_back(pool));
@@ -127,6 +129,49 @@ START_TEST(g16_a_base_of_a_malloc) {
   ck_assert_uint_eq(other % (64 * MIB), 0);
   ck_assert_int_eq(oci_pool_reserve(pool, 32 * MIB), POOL_OK);
   ck_assert_uint_ge(stats().largest_free, 32 * MIB);
+}
+END_TEST
+
+/* The ends that are lost to it are in the pool, and in no block. */
+START_TEST(g16_the_ends_of_an_odd_base) {
+  struct block_info info;
+  dev.skew = 16;
+  get(1);
+  uint64_t base = dev.arenas[0].base, end = base + dev.arenas[0].bytes;
+  for (uint64_t at = base; at < base + 240; at += 80) {
+    ck_assert(oci_pool_contains(pool, at));
+    ck_assert_int_eq(oci_pool_find(pool, at, &info), POOL_MISS);
+    ck_assert_int_eq(give(at, RELEASE_NOW, 0), POOL_E_NOT_OWNED);
+  }
+  ck_assert_int_eq(oci_pool_find(pool, base + 240, &info), POOL_OK);
+  ck_assert(oci_pool_contains(pool, end - 1));
+  ck_assert_int_eq(oci_pool_find(pool, end - 1, &info), POOL_MISS);
+}
+END_TEST
+
+/* Bases less aligned than all before: whatever they are, a request asks twice at most. */
+static uint64_t skew_seed;
+
+static void less_aligned(void) {
+  skew_seed = skew_seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
+  dev.skew = UINT64_C(16) << (skew_seed >> 33) % 17;
+}
+
+START_TEST(g16_bases_of_any_alignment) {
+  for (uint64_t seed = 1; seed < 400; seed++) {
+    uint64_t ptr;
+    skew_seed = seed;
+    again(true, true, (struct pool_options){.arena_min = 2 * MIB, .arena_max = 2 * MIB << seed % 3});
+    dev.on_alloc = less_aligned;
+    for (uint64_t i = 0; i < 6; i++) {
+      unsigned before = dev.allocs;
+      size_t align = (size_t)256 << (seed + i * 5) % 16, bytes = ((seed * 7 + i) % 5 + 1) * MIB + (i % 2 ? align : 256 * (seed % 9));
+      ck_assert_msg(try_get(bytes, align, BLOCK_USER, &ptr) == POOL_OK, "%zu by %zu: %s", bytes, align, oci_error_text());
+      ck_assert_uint_eq(ptr % align, 0);
+      ck_assert_uint_le(dev.allocs, before + 2);
+    }
+    check();
+  }
 }
 END_TEST
 
@@ -225,6 +270,19 @@ START_TEST(g17_a_smaller_arena_halves_the_limit) {
 }
 END_TEST
 
+/* The arena that just fits does not, at a base less aligned than any before: another, that fits there too, is asked for. */
+START_TEST(g17_a_smaller_arena_at_an_odd_base) {
+  dev.capacity = 5 * MIB;
+  dev.skew = 16;
+  get(2 * MIB);
+  ck_assert_uint_eq(dev.allocs, 4);   /* 64 MiB, again, 2 MiB and 4 MiB */
+  ck_assert_uint_eq(dev.frees, 1);
+  ck_assert_uint_eq(stats().arena_bytes, 4 * MIB - 256);
+  ck_assert_uint_eq(pool->arena_max, 512 * MIB);
+  ck_assert(!oci_pool_fell_back(pool));
+}
+END_TEST
+
 START_TEST(g17_the_limit_stops_at_2_mib) {
   dev.capacity = 64 * MIB;
   again(true, true, (struct pool_options){.arena_min = 2 * MIB, .arena_max = 8 * MIB});
@@ -250,6 +308,39 @@ START_TEST(g17_the_latch) {
   ck_assert_uint_eq(s.arenas, s.managed_arenas + 1);
   ck_assert_uint_eq(s.managed_bytes, dev.managed_used);
   ck_assert_uint_eq(s.driver_alloc_failures, 2);
+}
+END_TEST
+
+/* Managed arenas that go back are counted out again; one that the driver keeps is still there. */
+START_TEST(g17_managed_arenas_go_back) {
+  ck_assert(oci_pool_latch(pool));
+  put(get(40 * MIB));
+  uint64_t kept = get(100 * MIB);
+  ck_assert_uint_eq(stats().managed_arenas, 2);
+  oci_pool_trim(pool);
+  ck_assert_uint_eq(stats().managed_arenas, 1);
+  ck_assert_uint_eq(stats().managed_bytes, dev.managed_used);
+  check();
+  put(kept);
+  dev.free_fails = -40;
+  oci_pool_trim(pool);
+  ck_assert_uint_eq(stats().managed_arenas, 1);
+  ck_assert_uint_eq(stats().managed_bytes, 100 * MIB);
+}
+END_TEST
+
+/* Latched by hand: the device was never asked, and there are no words of its. */
+START_TEST(g17_a_latch_by_hand) {
+  uint64_t ptr;
+  ck_assert(oci_pool_latch(pool));
+  dev.managed_capacity = 1 * MIB;
+  ck_assert_int_eq(try_get(40 * MIB, 0, BLOCK_USER, &ptr), POOL_E_DEVICE_NOMEM);
+  ck_assert(said("device: not asked, the pool had fallen back") && said("managed out of memory"));
+  dev.managed_fails = -40;
+  ck_assert_int_eq(try_get(40 * MIB, 0, BLOCK_USER, &ptr), -40);
+  ck_assert_str_eq(oci_error_text(), "fake driver: managed refused, status -40");
+  ck_assert_uint_eq(dev.allocs, 0);
+  ck_assert(oci_pool_fell_back(pool));
 }
 END_TEST
 
@@ -352,7 +443,35 @@ START_TEST(g17_a_driver_that_answers_nothing) {
   uint64_t ptr;
   dev.next = 0;
   ck_assert_int_eq(try_get(1, 0, BLOCK_USER, &ptr), POOL_E_BACKEND);
+  ck_assert(said("address 0x0"));
+  dev.next = 0 - 32 * MIB;   /* or memory that goes round the end of addresses */
+  ck_assert_int_eq(try_get(1, 0, BLOCK_USER, &ptr), POOL_E_BACKEND);
+  ck_assert(said("address 0xfffffffffe000000 to an allocation of 67108864 bytes"));
+  ck_assert_uint_eq(stats().driver_alloc_failures, 2);
   dev.count = 0, dev.used = 0;
+}
+END_TEST
+
+static char logged[400];
+
+static void keep_line(void *arg, int level, const char *line) {
+  (void)arg, (void)level;
+  snprintf(logged, sizeof logged, "%s", line);
+}
+
+/* The driver hands out what somebody noted as theirs: they freed it and did not say so. */
+START_TEST(external_memory_that_was_not_forgotten) {
+  uint64_t at = dev.next + 3 * MIB;
+  ck_assert_int_eq(oci_pool_note_external(pool, at, 100, "x", NULL), POOL_OK);
+  oci_set_log(keep_line, NULL);
+  get(1);
+  char want[32];
+  snprintf(want, sizeof want, "0x%llx", (unsigned long long)at);
+  ck_assert_msg(strstr(logged, "overlaps external memory") && strstr(logged, want), "%s", logged);
+  logged[0] = 0;
+  get(100 * MIB);
+  ck_assert_str_eq(logged, "");
+  oci_set_log(NULL, NULL);
 }
 END_TEST
 
@@ -530,6 +649,56 @@ START_TEST(g20_blocks_that_come_while_events_are_asked_for) {
 }
 END_TEST
 
+/* The block goes back while its stream is marked: the mark is given up, and the block is what it became. */
+static uint64_t racing;
+
+static void free_while_marked(void) {
+  dev.on_mark = NULL;
+  put(racing);
+}
+
+static void unretire_while_marked(void) {
+  dev.on_mark = NULL;
+  ck_assert_int_eq(oci_pool_unretire(pool, racing), POOL_OK);
+}
+
+START_TEST(g20_freed_while_its_stream_is_marked) {
+  racing = get(MIB);
+  dev.on_mark = free_while_marked;
+  ck_assert_int_eq(give(racing, RELEASE_AFTER, 1), POOL_E_NOT_OWNED);
+  ck_assert(said("freed before"));
+  ck_assert_uint_eq(dev.events, 0);
+  racing = get(MIB);
+  ck_assert_int_eq(oci_pool_unretire_after(pool, racing, NULL), POOL_E_NOT_OWNED);
+  ck_assert(said("is no retired block"));
+  ck_assert_int_eq(give(racing, RELEASE_RETIRE, 1), POOL_OK);
+  dev.on_mark = unretire_while_marked;
+  ck_assert_int_eq(oci_pool_unretire_after(pool, racing, NULL), POOL_E_NOT_OWNED);
+  ck_assert_uint_eq(dev.events, 0);
+  ck_assert(!oci_pool_pending(pool));
+  ck_assert_uint_eq(stats().retired_bytes, 0);
+  ck_assert_uint_eq(stats().live_bytes, 0);
+}
+END_TEST
+
+/* More than go back in one hold of the lock. */
+START_TEST(batches_of_any_length_go_back) {
+  for (int count = 254; count < 520; count += 1 + (count == 258) * 250) {
+    for (int i = 0; i < count; i++) ck_assert_int_eq(give(get(1), RELEASE_RETIRE, 0), POOL_OK);
+    struct pool_batch b = oci_pool_take(pool, POOL_TAKE_RETIRED);
+    ck_assert_uint_eq(b.count, (unsigned)count);
+    oci_pool_put_back(pool, &b);
+    ck_assert_uint_eq(b.count, 0);
+    check();
+    b = oci_pool_take(pool, POOL_TAKE_RETIRED);
+    ck_assert_uint_eq(b.count, (unsigned)count);
+    oci_pool_give_back(pool, &b);
+    ck_assert_uint_eq(stats().retired_bytes, 0);
+    check();
+  }
+}
+END_TEST
+
 /* A thread that asks for events has their blocks in hand; another that runs out waits for it, and finds room. */
 static bool asking;
 
@@ -566,6 +735,34 @@ START_TEST(g17_growth_waits_for_a_collector) {
 }
 END_TEST
 
+/* So does a release: the collector must not come back with blocks that are gone. */
+static bool releasing, asked;
+
+static void ask_meanwhile(void) {
+  dev.on_passed = NULL;
+  __atomic_store_n(&asking, true, __ATOMIC_RELEASE);
+  while (!__atomic_load_n(&releasing, __ATOMIC_ACQUIRE)) usleep(1000);
+  usleep(50000);
+  __atomic_store_n(&asked, true, __ATOMIC_RELEASE);
+}
+
+START_TEST(g22_release_waits_for_a_collector) {
+  pthread_t other;
+  ck_assert_int_eq(give(get(40 * MIB), RELEASE_AFTER, 1), POOL_OK);
+  ck_assert_int_eq(give(get(1), RELEASE_AFTER, 1), POOL_OK);
+  fake_run(&dev, 1, 1);
+  dev.on_passed = ask_meanwhile;
+  ck_assert_int_eq(pthread_create(&other, NULL, collect, NULL), 0);
+  while (!__atomic_load_n(&asking, __ATOMIC_ACQUIRE)) usleep(1000);
+  __atomic_store_n(&releasing, true, __ATOMIC_RELEASE);
+  oci_pool_release_arenas(pool, NULL, NULL);
+  ck_assert(__atomic_load_n(&asked, __ATOMIC_ACQUIRE));
+  pthread_join(other, NULL);
+  ck_assert_uint_eq(dev.events, 0);
+  ck_assert_uint_eq(stats().retired_bytes, 0);
+}
+END_TEST
+
 /* G19: while the device is asked for an arena, existing ones serve. */
 static void carve_while_growing(void) {
   struct pool_request r = {.bytes = 1000, .class = BLOCK_USER};
@@ -590,6 +787,20 @@ START_TEST(g17_pending_blocks_make_room) {
   ck_assert_int_eq(give(a, RELEASE_AFTER, 1), POOL_OK);
   fake_run(&dev, 1, 1);
   get(50 * MIB);
+  ck_assert(!oci_pool_fell_back(pool));
+}
+END_TEST
+
+/* The room that they leave serves, in an arena that stays. */
+START_TEST(g17_pending_blocks_make_room_where_they_are) {
+  dev.capacity = 64 * MIB;
+  uint64_t a = get(30 * MIB);
+  get(32 * MIB);
+  ck_assert_int_eq(give(a, RELEASE_AFTER, 1), POOL_OK);
+  fake_run(&dev, 1, 1);
+  ck_assert_uint_eq(get(30 * MIB), a);
+  ck_assert_uint_eq(dev.allocs, 2);   /* the first, and one that was refused */
+  ck_assert_uint_eq(dev.frees, 0);
   ck_assert(!oci_pool_fell_back(pool));
 }
 END_TEST
@@ -718,6 +929,7 @@ START_TEST(external_memory) {
   ck_assert_int_eq(oci_pool_forget_external(pool, 5150, true), POOL_E_INTERIOR);
   ck_assert_int_eq(oci_pool_forget_external(pool, 5200, true), POOL_E_NOT_OWNED);
   ck_assert_int_eq(oci_pool_forget_external(pool, ours, true), POOL_E_NOT_OWNED);
+  ck_assert_int_eq(oci_pool_track(pool, 5150, true), POOL_E_NOT_OWNED);
   ck_assert_int_eq(oci_pool_track(pool, 5100, true), POOL_OK);
   ck_assert_int_eq(oci_pool_forget_external(pool, 5100, false), POOL_TRACKED);
   ck_assert_int_eq(oci_pool_forget_external(pool, 5100, true), POOL_OK);
@@ -771,6 +983,37 @@ START_TEST(g26_sums_are_exact) {
   ck_assert_ptr_nonnull(strstr(text, "(297 more)"));   /* 300 sites and the unknown one of nccl, 4 shown */
   ck_assert_ptr_nonnull(strstr(text, "sum\n"));
   oci_strfree(NULL, text);
+}
+END_TEST
+
+/* After a dlclose another library's site may be where one was that came by lately: what it says now counts. */
+START_TEST(g26_a_site_is_what_it_says_now) {
+  char file[] = "one.c", func[] = "f";
+  struct pool_site site = {file, 10, func};
+  struct pool_request r = {.bytes = 256, .site = &site};
+  struct sums s = {0};
+  uint64_t ptr;
+  ck_assert_int_eq(oci_pool_alloc(pool, &r, &ptr), POOL_OK);
+  site.line = 11;
+  ck_assert_int_eq(oci_pool_alloc(pool, &r, &ptr), POOL_OK);
+  file[0] = 'O';
+  ck_assert_int_eq(oci_pool_alloc(pool, &r, &ptr), POOL_OK);
+  func[0] = 'g';
+  ck_assert_int_eq(oci_pool_alloc(pool, &r, &ptr), POOL_OK);
+  site.func = NULL;
+  ck_assert_int_eq(oci_pool_alloc(pool, &r, &ptr), POOL_OK);
+  ck_assert_int_eq(oci_pool_note_external(pool, 4096, 1, NULL, &site), POOL_OK);
+  ck_assert_int_eq(oci_pool_alloc(pool, &r, &ptr), POOL_OK);
+  oci_pool_ledger(pool, sum, &s);
+  ck_assert_uint_eq(s.rows, 6);
+  ck_assert_uint_eq(s.external, 1);
+  char *json = oci_pool_report_json(pool);
+  ck_assert_ptr_nonnull(strstr(json, "\"file\":\"one.c\",\"line\":10,\"func\":\"f\""));
+  ck_assert_ptr_nonnull(strstr(json, "\"file\":\"one.c\",\"line\":11,\"func\":\"f\""));
+  ck_assert_ptr_nonnull(strstr(json, "\"file\":\"One.c\",\"line\":11,\"func\":\"f\""));
+  ck_assert_ptr_nonnull(strstr(json, "\"file\":\"One.c\",\"line\":11,\"func\":\"g\""));
+  ck_assert_ptr_nonnull(strstr(json, "\"file\":\"One.c\",\"line\":11,\"func\":null"));
+  oci_strfree(NULL, json);
 }
 END_TEST
 
@@ -843,6 +1086,50 @@ START_TEST(top_rows_and_the_rest_are_the_sum) {
     ck_assert_double_eq_tol(room, (double)stats().free_bytes, bytes / 100);
   }
   ck_assert_uint_gt(stats().arenas, 1);
+  oci_strfree(NULL, text);
+}
+END_TEST
+
+/* The place of each arena in the report; what is left out is summed. */
+START_TEST(arenas_with_most_room_come_first) {
+  again(true, true, (struct pool_options){.arena_max = 2 * MIB});
+  uint64_t at[4];
+  for (int i = 0; i < 4; i++) at[i] = get(2 * MIB);
+  ck_assert_uint_eq(stats().arenas, 4);
+  put(at[2]);
+  get(3 * MIB / 2);
+  put(at[1]);
+  const uint64_t order[] = {at[1], at[2], at[0], at[3]};   /* 2 MiB free, half a MiB, and two full ones by address */
+  char *text = oci_pool_report_text(pool, 0), row[32];
+  const char *p = text;
+  for (int i = 0; i < 4; i++) {
+    snprintf(row, sizeof row, "\n  0x%llx", (unsigned long long)order[i]);
+    p = strstr(p, row);
+    ck_assert_msg(p != NULL, "arena %d, 0x%llx, in %s", i, (unsigned long long)order[i], text);
+  }
+  oci_strfree(NULL, text);
+  text = oci_pool_report_text(pool, 1);
+  p = strstr(text, "(3 more)") + strlen("(3 more)");
+  double bytes = bytes_at(&p), used = bytes_at(&p), room = bytes_at(&p), largest = bytes_at(&p);
+  ck_assert_double_eq_tol(bytes, 6.0 * MIB, 1e4);
+  ck_assert_double_eq_tol(used, 5.5 * MIB, 1e4);
+  ck_assert_double_eq_tol(room, 0.5 * MIB, 1e4);
+  ck_assert_double_eq_tol(largest, 0.5 * MIB, 1e4);
+  oci_strfree(NULL, text);
+}
+END_TEST
+
+START_TEST(reports_say_which_memory_is_managed) {
+  get(1);
+  char *text = oci_pool_report_text(pool, 0);
+  ck_assert_ptr_null(strstr(text, "managed"));
+  oci_strfree(NULL, text);
+  ck_assert(oci_pool_latch(pool));
+  get(100 * MIB);
+  text = oci_pool_report_text(pool, 0);
+  ck_assert_ptr_nonnull(strstr(text, "2 arenas of 171.96 MB, fallen back to managed memory; driver: 2 allocations"));
+  ck_assert_ptr_nonnull(strstr(text, " managed "));
+  ck_assert_ptr_nonnull(strstr(text, " device "));
   oci_strfree(NULL, text);
 }
 END_TEST
@@ -950,6 +1237,32 @@ START_TEST(g33_host_memory_fails_anywhere) {
 }
 END_TEST
 
+/* The new arena is there, and there is no record for the block in it. */
+static bool records_strike(void *arg, size_t bytes) {
+  return bytes >= *(size_t *)arg * sizeof(struct block);
+}
+
+START_TEST(g33_an_arena_without_a_record_for_its_block) {
+  again(true, true, (struct pool_options){.arena_min = 2 * MIB});
+  get(1);
+  const struct slab *s = &pool->sub.slab;
+  while (s->fresh + 2 < s->capacity) get(1);
+  size_t more = s->capacity + 1;
+  uint64_t ptr = 7;
+  unsigned blocks = (unsigned)stats().live_blocks;
+  oci_mem_set_fault(records_strike, &more);
+  ck_assert_int_eq(try_get(4 * MIB, 0, BLOCK_USER, &ptr), POOL_E_HOST_NOMEM);
+  ck_assert(said("no host memory for the record of a block of 4194304 bytes"));
+  disarm();
+  ck_assert_uint_eq(ptr, 7);
+  ck_assert_uint_eq(stats().arenas, 2);   /* it stays, and serves the next one */
+  ck_assert_uint_eq(stats().live_blocks, blocks);
+  check();
+  get(4 * MIB);
+  ck_assert_uint_eq(dev.allocs, 2);
+}
+END_TEST
+
 START_TEST(g33_create_without_memory) {
   const size_t before = oci_heap_bytes(heap);
   const struct pool_device d = fake_device(&dev, true, true);
@@ -998,6 +1311,60 @@ START_TEST(g33_reports_without_memory) {
 }
 END_TEST
 
+/* ---- a walk while others go on ---- */
+
+struct walked { unsigned live, late, external; };
+
+static int look(void *arg, const struct block_view *b) {
+  struct walked *w = arg;
+  w->external += b->state == VIEW_EXTERNAL;
+  w->live += b->state == VIEW_LIVE;
+  w->late += b->state == VIEW_LIVE && b->tag->owner && strcmp(b->tag->owner, "late") == 0;
+  return 0;
+}
+
+static void note_many(void) {
+  for (uint64_t i = 0; i < 300; i++)
+    ck_assert_int_eq(oci_pool_note_external(pool, (1 + i) * 4096, 100, "other", NULL), POOL_OK);
+}
+
+static void many_owners(void) {
+  char owner[16];
+  for (int i = 0; i <= 60; i++) {
+    struct pool_request r = {.bytes = 100, .owner = owner};
+    uint64_t ptr;
+    snprintf(owner, sizeof owner, i < 60 ? "owner %d" : "late", i);
+    ck_assert_int_eq(oci_pool_alloc(pool, &r, &ptr), POOL_OK);
+    if (i < 60) put(ptr);
+  }
+}
+
+/* At its first request for memory, which is for the list of what there is: things go on, and there is more. */
+static bool go_on(void *arg, size_t bytes) {
+  void (*const *meanwhile)(void) = arg;
+  (void)bytes;
+  disarm();
+  (*meanwhile)();
+  return false;
+}
+
+START_TEST(a_walk_sees_what_came_while_it_made_room) {
+  void (*meanwhile)(void) = note_many;
+  struct walked w = {0};
+  get(1);
+  oci_mem_set_fault(go_on, &meanwhile);
+  ck_assert_int_eq(oci_pool_walk(pool, look, &w), 0);
+  ck_assert_uint_eq(w.external, 300);
+  ck_assert_uint_eq(w.live, 1);
+  meanwhile = many_owners;
+  w = (struct walked){0};
+  oci_mem_set_fault(go_on, &meanwhile);
+  ck_assert_int_eq(oci_pool_walk(pool, look, &w), 0);
+  ck_assert_uint_eq(w.live, 2);
+  ck_assert_uint_eq(w.late, 1);
+}
+END_TEST
+
 /* ---- check finds what is broken ---- */
 
 START_TEST(check_sees_every_equation) {
@@ -1023,6 +1390,108 @@ START_TEST(check_sees_every_equation) {
 }
 END_TEST
 
+/* What it says while `change` holds, and that it is content once `object` is as it was. */
+#define BROKEN(object, change, words)                                                        \
+  do {                                                                                       \
+    __typeof__(object) was_ = (object);                                                      \
+    change;                                                                                  \
+    ck_assert_int_eq(oci_pool_check(pool), POOL_E_INVALID);                                  \
+    ck_assert_msg(said(words), "\"%s\" is not what was found: %s", words, oci_error_text()); \
+    (object) = was_;                                                                         \
+    check();                                                                                 \
+  } while (0)
+
+static uint32_t index_of(uint64_t ptr) { return suballoc_find(&pool->sub, suballoc_arena(&pool->sub, ptr), ptr); }
+static struct block *block_of(uint64_t ptr) { return pool_block(pool, index_of(ptr)); }
+
+START_TEST(check_sees_a_broken_block) {
+  uint64_t low = get(1000), high;
+  high = low, low = get(1000);
+  struct arena *a = pool->sub.spans[0].arena;
+  struct block *b = block_of(low), *last = block_of(high), *room = pool_block(pool, a->first);
+  ck_assert(room->state == BLOCK_FREE && b->prev == a->first && last->prev == index_of(low) && !last->next);
+  BROKEN(*b, b->off++, "a gap or an overlap between neighbours");
+  BROKEN(*b, b->units = 0, "a block of nothing");
+  BROKEN(*b, b->prev = 0, "a block's link to its left neighbour is wrong");
+  BROKEN(*b, b->arena++, "a block belongs to another arena");
+  BROKEN(*b, b->state = BLOCK_UNUSED, "a block has no state");
+  BROKEN(*b, b->state = 7, "a block has no state");
+  BROKEN(*b, b->state = BLOCK_FREE, "two free neighbours");
+  BROKEN(*room, room->slack = 1, "a free block with remains of its last use");
+  BROKEN(*room, room->tracked = 1, "a free block with remains of its last use");
+  BROKEN(*b, b->state = BLOCK_LOST, "a lost block outside a lost arena");
+  BROKEN(*b, b->tag = pool->ledger.tag_count, "a block's tag is not in the ledger");
+  BROKEN(*last, last->units++, "blocks reach past the arena's end");
+  BROKEN(*b, b->next = 0, "blocks end before the arena does");
+  BROKEN(a->base, a->base++, "the arena's first byte is not aligned");
+}
+END_TEST
+
+/* The record of a free block that is in no arena. */
+static uint32_t stray(uint32_t units) {
+  uint32_t index = slab_take(&pool->sub.slab);
+  *pool_block(pool, index) = (struct block){.units = units};
+  block_become(pool_block(pool, index), BLOCK_FREE, 0, 0);
+  return index;
+}
+
+static void insert_stray(uint32_t units) {
+  bins_insert(&pool->sub.bins, &pool->sub.slab, stray(units), bin_of(units));
+}
+
+START_TEST(check_sees_arenas_and_records_in_the_wrong_place) {
+  get(1), get(100 * MIB);
+  struct suballoc *s = &pool->sub;
+  BROKEN(s->spans[0], s->spans[0].to = s->spans[1].from + 1, "arenas overlap or are out of order");
+  BROKEN(s->slots[0], s->slots[0] = s->slots[1], "an arena is not in its slot");
+  BROKEN(s->bins.rows, s->bins.rows = 0, "a bitmap does not match its bins");
+  uint32_t room = s->spans[0].arena->first, units = pool_block(pool, room)->units;
+  BROKEN(*s, (void)stray(1), "records in use");
+  BROKEN(*s, insert_stray(1), "free blocks in bins");
+  BROKEN(*s, bins_remove(&s->bins, &s->slab, room, bin_of(units)); insert_stray(1), "free units in bins");
+}
+END_TEST
+
+START_TEST(check_sees_what_waits_in_the_wrong_place) {
+  uint64_t at[6];
+  for (int i = 0; i < 6; i++) at[i] = get(1000);
+  for (int i = 0; i < 3; i++) ck_assert_int_eq(give(at[i], RELEASE_AFTER, i < 2 ? 1 : 2), POOL_OK);
+  for (int i = 3; i < 5; i++) ck_assert_int_eq(give(at[i], RELEASE_RETIRE, 0), POOL_OK);
+  struct block *first = block_of(at[3]), *second = block_of(at[4]);
+  BROKEN(*first, first->state = BLOCK_HELD, "state of a block on a waiting list");
+  BROKEN(*second, second->list_prev = 0, "link back in a waiting list");
+  BROKEN(*second, second->list_next = index_of(at[3]), "link back in a waiting list");   /* a circle ends */
+  BROKEN(pool->retired, pool->retired.tail = 0, "end of a waiting list");
+  BROKEN(pool->retired, pool->retired.count++, "blocks on a waiting list");
+  BROKEN(pool->held, pool->held.count++, "blocks on a waiting list");
+  BROKEN(pool->taken, pool->taken++, "held and retired blocks");
+  BROKEN(pool->front.pending_count, pool->front.pending_count++, "pending blocks");
+  struct pending *two = pool->queues, *one = two->next_queue;   /* by their streams */
+  ck_assert(one && one->next && !two->next && one->stream == (void *)1);
+  BROKEN(*one->next, one->next->stream = (void *)2, "blocks in another stream's queue");
+  BROKEN(*two, two->block = index_of(at[5]), "queued blocks that are not pending");
+  BROKEN(*one, one->tail = one, "queues whose end is lost");
+  BROKEN(pool->queues, pool->queues = one, "queued blocks");
+}
+END_TEST
+
+START_TEST(check_sees_a_wrong_ledger) {
+  get(1000);
+  ck_assert_int_eq(give(get(1000), RELEASE_RETIRE, 0), POOL_OK);
+  ck_assert_int_eq(oci_pool_note_external(pool, 4096, 100, "x", NULL), POOL_OK);
+  struct range *r = &pool->external.chunks[0]->at[0];
+  struct ledger_tag *t = &pool->ledger.tags[block_of(pool->sub.spans[0].from + 64 * MIB - 1024)->tag];
+  ck_assert_uint_eq(t->live_blocks, 1);
+  BROKEN(*r, r->bytes = 0, "external ranges out of order");
+  BROKEN(*r, r->tag = pool->ledger.tag_count, "external ranges without a tag");
+  BROKEN(*r, r->tag = 0, "external ranges without a tag");
+  BROKEN(*t, t->live_blocks++, "live blocks of a tag");
+  BROKEN(*t, t->live_bytes++, "live bytes of a tag");
+  BROKEN(*t, t->retired_bytes++, "retired bytes of a tag");
+  BROKEN(*t, t->peak_bytes = 0, "peak of a tag");
+}
+END_TEST
+
 static void add(Suite *s, const char *name, const TTest *const *tests, size_t n) {
   TCase *t = tcase_create(name);
   tcase_add_checked_fixture(t, setup, teardown);
@@ -1035,22 +1504,29 @@ static void add(Suite *s, const char *name, const TTest *const *tests, size_t n)
 
 int main(void) {
   Suite *s = suite_create("pool_internal");
-  ADD(s, "requests", g16_nonsense_is_invalid, g16_alignment_small_and_large, g16_a_base_of_a_malloc);
+  ADD(s, "requests", g16_nonsense_is_invalid, g16_alignment_small_and_large, g16_a_base_of_a_malloc,
+      g16_the_ends_of_an_odd_base, g16_bases_of_any_alignment);
   ADD(s, "sizes", g18_arenas_double_with_live_bytes, g18_limits_are_kept_sane,
       s13_a_large_request_has_an_arena_of_its_own, g18_reserve_is_one_arena);
   ADD(s, "out of memory", s34_an_empty_arena_makes_room, s12_two_sizes_in_turn, g17_a_smaller_arena_halves_the_limit,
-      g17_the_limit_stops_at_2_mib, g17_the_latch, g17_both_kinds_out, g17_too_large_for_both_kinds, s15_managed_is_forbidden_or_not_there,
+      g17_a_smaller_arena_at_an_odd_base,
+      g17_the_limit_stops_at_2_mib, g17_the_latch, g17_managed_arenas_go_back, g17_a_latch_by_hand, g17_both_kinds_out, g17_too_large_for_both_kinds, s15_managed_is_forbidden_or_not_there,
       s14_managed_is_unsupported_after_all, s28_any_other_error_changes_nothing, g17_a_driver_that_answers_nothing,
-      an_arena_that_the_driver_keeps_is_out_of_use, g17_pending_blocks_make_room, g17_retired_blocks_keep_their_arena);
+      an_arena_that_the_driver_keeps_is_out_of_use, g17_pending_blocks_make_room,
+      g17_pending_blocks_make_room_where_they_are, g17_retired_blocks_keep_their_arena);
   ADD(s, "frees", g21_frees_that_are_refused, tracked_blocks_are_told, a_block_changes_hands, g20_pending_until_its_event,
       g20_a_failed_mark_or_query_loses_nothing, g20_without_events_blocks_are_held,
-      g20_blocks_that_come_while_events_are_asked_for, g17_growth_waits_for_a_collector);
+      g20_blocks_that_come_while_events_are_asked_for, g20_freed_while_its_stream_is_marked, batches_of_any_length_go_back,
+      g17_growth_waits_for_a_collector, g22_release_waits_for_a_collector);
   ADD(s, "life", g19_try_never_calls_the_device, g19_carves_go_on_while_the_device_is_asked,
       g3_stop_refuses_requests_only, g22_release_is_one_free_an_arena,
       s22_a_lost_device_is_asked_once, g25_abandoned_arenas_call_nothing);
-  ADD(s, "ledger", external_memory, g26_sums_are_exact, top_rows_and_the_rest_are_the_sum, reports_escape_what_callers_say, reports_of_nothing);
-  ADD(s, "host memory", g33_host_memory_fails_anywhere, g33_create_without_memory, g33_reports_without_memory);
-  ADD(s, "check", check_sees_every_equation);
+  ADD(s, "ledger", external_memory, external_memory_that_was_not_forgotten, g26_sums_are_exact, g26_a_site_is_what_it_says_now,
+      top_rows_and_the_rest_are_the_sum, arenas_with_most_room_come_first, reports_say_which_memory_is_managed, reports_escape_what_callers_say, reports_of_nothing);
+  ADD(s, "host memory", g33_host_memory_fails_anywhere, g33_an_arena_without_a_record_for_its_block, g33_create_without_memory, g33_reports_without_memory);
+  ADD(s, "walk", a_walk_sees_what_came_while_it_made_room);
+  ADD(s, "check", check_sees_every_equation, check_sees_a_broken_block, check_sees_arenas_and_records_in_the_wrong_place,
+      check_sees_what_waits_in_the_wrong_place, check_sees_a_wrong_ledger);
   SRunner *r = srunner_create(s);
   srunner_run_all(r, CK_NORMAL);
   int failed = srunner_ntests_failed(r);
