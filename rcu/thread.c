@@ -28,10 +28,11 @@ static struct thread_cell *free_cell(void) {
   return NULL;
 }
 
+/* While there are cells at all. */
 static void give_cell(struct thread_self *t) {
   struct thread_cell *cell = free_cell();
   if (cell) __atomic_store_n(&cell->owner, t->id, __ATOMIC_RELAXED);
-  else if (cell_count) __atomic_fetch_add(left_out, 1, __ATOMIC_RELAXED);
+  else __atomic_fetch_add(left_out, 1, __ATOMIC_RELAXED);
   /* release: who counts in it goes on from what its last owner left */
   __atomic_store_n(&t->cell, cell, __ATOMIC_RELEASE);
 }

@@ -132,6 +132,41 @@ START_TEST(many_tags) {
 }
 END_TEST
 
+/* Pairs that differ in this alone, many enough that some of them meet in one slot of the index. */
+START_TEST(external_memory_has_tags_of_its_own) {
+  enum { MANY = 500 };
+  uint32_t ours[MANY], others[MANY];
+  char owner[32];
+  for (uint32_t i = 0; i < MANY; i++) {
+    snprintf(owner, sizeof owner, "owner %u", i);
+    ours[i] = tag_of(NULL, owner, false);
+    others[i] = tag_of(NULL, owner, true);
+    ck_assert_uint_ne(ours[i], others[i]);
+  }
+  for (uint32_t i = 0; i < MANY; i++) {
+    snprintf(owner, sizeof owner, "owner %u", i);
+    ck_assert_uint_eq(tag_of(NULL, owner, true), others[i]);
+    ck_assert_uint_eq(tag_of(NULL, owner, false), ours[i]);
+  }
+  ck_assert_uint_eq(ledger.tag_count, 2 * MANY);
+}
+END_TEST
+
+/* As if all tags were there: the index could not be doubled any more. */
+START_TEST(tags_end_where_their_index_does) {
+  uint32_t tag = tag_of(NULL, "here before", false), other = 7;
+  size_t bytes = meta_bytes(&meta);
+  uint32_t count = ledger.tag_count;
+  ledger.tag_count = UINT32_MAX / 2;
+  ck_assert(!ledger_tag(&ledger, NULL, NULL, false, &other));
+  ck_assert_uint_eq(tag_of(NULL, "here before", false), tag);
+  ck_assert_uint_eq(ledger.tag_count, UINT32_MAX / 2);
+  ledger.tag_count = count;
+  ck_assert_uint_eq(meta_bytes(&meta), bytes);
+  ck_assert_uint_eq(other, 7);
+}
+END_TEST
+
 static bool fail_nth(void *arg, size_t bytes) {
   int *left = arg;
   (void)bytes;
@@ -166,6 +201,32 @@ START_TEST(host_memory_fails_anywhere) {
 }
 END_TEST
 
+/* Another owner for a block is a tag that may need room, even where the owner is known. */
+START_TEST(host_memory_fails_for_another_owner) {
+  struct pool_site site = {"a.c", 1, "f"}, elsewhere = {"b.c", 1, "f"};
+  int failures = 0;
+  for (int n = 0; n < 40; n++) {
+    char owner[32];
+    snprintf(owner, sizeof owner, "owner%d", n);
+    uint32_t tag = tag_of(&site, NULL, false), other;
+    (void)tag_of(&elsewhere, owner, false);
+    uint32_t count = ledger.tag_count;
+    for (int nth = 0;; nth++) {
+      int left = nth;
+      oci_mem_set_fault(fail_nth, &left);
+      bool ok = oci_ledger_retag(&ledger, tag, owner, &other);
+      oci_mem_set_fault(NULL, NULL);
+      if (ok) break;
+      ck_assert_uint_eq(ledger.tag_count, count);
+      failures++;
+    }
+    ck_assert_str_eq(row_of(other).file, "a.c");
+    ck_assert_str_eq(row_of(other).owner, owner);
+  }
+  ck_assert_int_gt(failures, 0);
+}
+END_TEST
+
 int main(void) {
   Suite *s = suite_create("ledger");
   TCase *t = tcase_create("ledger");
@@ -177,7 +238,10 @@ int main(void) {
   tcase_add_test(t, another_owner_keeps_the_site);
   tcase_add_test(t, counters_add_up);
   tcase_add_test(t, many_tags);
+  tcase_add_test(t, external_memory_has_tags_of_its_own);
+  tcase_add_test(t, tags_end_where_their_index_does);
   tcase_add_test(t, host_memory_fails_anywhere);
+  tcase_add_test(t, host_memory_fails_for_another_owner);
   suite_add_tcase(s, t);
   SRunner *r = srunner_create(s);
   srunner_run_all(r, CK_NORMAL);

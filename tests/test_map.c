@@ -125,7 +125,13 @@ START_TEST(flags_change_and_values_stay) {
   ck_assert_uint_eq(hit.entry, entry_of(5) | MAP_FLAG);
   oci_map_drop(&map, 7);
   oci_map_set_entry(&map, 7, entry_of(5));
+  oci_map_set_value(&map, 7, 5);
   is_gone(7);   /* a dropped key stays dropped */
+  ck_assert_uint_eq(oci_map_drop(&map, 8), 0);
+  oci_map_set_entry(&map, 8, entry_of(5));
+  oci_map_set_value(&map, 8, 5);
+  is_gone(8);   /* and one that never was there */
+  ck_assert_uint_eq(map.live, 100);
 }
 END_TEST
 

@@ -255,8 +255,10 @@ static void *without_memory(void *arg) {
   oci_mem_set_fault(fail_all, NULL);
   int st = oci_error(-4, "no memory for this");
   const char *text = oci_error_text();
+  int added = oci_error_add(-22, "and more");
+  bool same = strcmp(text, oci_error_text()) == 0;
   oci_mem_set_fault(NULL, NULL);
-  return (void *)(uintptr_t)(st == -4 && strstr(text, "host memory") != NULL);
+  return (void *)(uintptr_t)(st == -4 && added == -22 && same && strstr(text, "host memory") != NULL);
 }
 
 START_TEST(an_error_without_memory_for_its_text_is_still_an_error) {
@@ -268,8 +270,18 @@ START_TEST(an_error_without_memory_for_its_text_is_still_an_error) {
 }
 END_TEST
 
+static void *add_to_nothing(void *arg) {
+  (void)arg;
+  return (void *)(uintptr_t)(oci_error_add(-22, "step %d", 2) == -22 && strcmp(oci_error_text(), "step 2") == 0);
+}
+
 START_TEST(error_texts_are_added_to_and_cut) {
+  pthread_t t;
+  void *right;
   ck_assert_str_eq(oci_error_text(), "");
+  pthread_create(&t, NULL, add_to_nothing, NULL);
+  pthread_join(t, &right);
+  ck_assert_ptr_nonnull(right);
   ck_assert_int_eq(oci_error(-22, "alloc(%d): %s", 5, "out"), -22);
   ck_assert_str_eq(oci_error_text(), "alloc(5): out");
   ck_assert_int_eq(oci_error_add(-22, "then %s", "managed"), -22);

@@ -146,6 +146,17 @@ START_TEST(g33_every_allocation_of_an_add_may_fail) {
 }
 END_TEST
 
+/* Lengths have 32 bits in a record: a longer name is refused, and no memory asked for. */
+START_TEST(g33_a_name_of_4_gib_is_refused) {
+  for (int second = 0; second < 2; second++) {
+    struct lookup k = oci_lookup("module", "function");
+    *(second ? &k.b_bytes : &k.a_bytes) = UINT32_MAX;
+    ck_assert_ptr_null(oci_names_add(&names, &k, sizeof(struct record)));
+    ck_assert_uint_eq(allocations, 0);
+  }
+}
+END_TEST
+
 /* Readers while one chain grows and the map with it. */
 static void look_or_add(void *arg, unsigned i) {
   uint64_t *bad = arg;
@@ -280,6 +291,7 @@ int main(void) {
   tcase_add_test(c, g4_names_of_one_hash_are_told_apart);
   tcase_add_test(c, each_record_is_told_once);
   tcase_add_test(c, g33_every_allocation_of_an_add_may_fail);
+  tcase_add_test(c, g33_a_name_of_4_gib_is_refused);
   tcase_add_test(c, readers_find_the_right_name_while_others_are_added);
   tcase_add_test(c, every_byte_counts);
   tcase_add_test(c, g4_names_of_all_lengths_are_compared_in_full);
