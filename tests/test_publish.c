@@ -8,9 +8,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,7 +20,8 @@
 
 /* ---- a reader, as another process would be one ---- */
 
-static int find_page(void) {
+/* The library's own descriptor; -1: there is none. */
+static int page_fd(void) {
   DIR *dir = opendir("/proc/self/fd");
   struct dirent *e;
   int found = -1;
@@ -32,10 +35,19 @@ static int find_page(void) {
     if (strncmp(link, "/memfd:" OC_STATS_NAME, strlen("/memfd:" OC_STATS_NAME)) != 0) continue;
     if ((fcntl(atoi(e->d_name), F_GETFL) & O_ACCMODE) == O_RDONLY) continue;   /* a reader's, of this test */
     ck_assert_int_eq(found, -1);   /* one a process */
-    found = open(path, O_RDONLY | O_CLOEXEC);
-    ck_assert_int_ge(found, 0);
+    found = atoi(e->d_name);
   }
   closedir(dir);
+  return found;
+}
+
+static int find_page(void) {
+  char path[64];
+  int own = page_fd();
+  if (own < 0) return -1;
+  snprintf(path, sizeof path, "/proc/self/fd/%d", own);
+  int found = open(path, O_RDONLY | O_CLOEXEC);
+  ck_assert_int_ge(found, 0);
   return found;
 }
 
@@ -387,6 +399,92 @@ START_TEST(taken_back_and_published_again) {
 }
 END_TEST
 
+/* G17: the latch moves before the page is there, or after. */
+START_TEST(the_latch_is_shown) {
+  struct world w = world_open();
+  oc_model *before = fx_model(w.b);
+  oc_opcache_note_alloc_fallback(oc_model_opcache(before));
+  ck_ok(oc_stats_publish(NULL));
+  struct reader r = look();
+  ck_assert_uint_eq(value(&shown(&r, before)->fell_back), 1);
+  ck_assert_uint_eq(value(&shown(&r, w.m)->fell_back), 0);
+  oc_opcache_note_alloc_fallback(oc_model_opcache(w.m));
+  ck_assert_uint_eq(value(&shown(&r, w.m)->fell_back), 1);
+  same_as_stats(shown(&r, w.m), &w);
+  look_away(&r);
+  ck_ok(oc_model_destroy(before));
+  world_close(&w);
+}
+END_TEST
+
+/* Taken back while a model has no slot: it goes on, and is shown where there is room. */
+START_TEST(a_model_left_out_is_shown_next_time) {
+  oc_publish_options one = {.struct_size = sizeof one, .models = 1};
+  struct world w = world_open();
+  oc_model *second = fx_model(w.b);
+  ck_ok(oc_stats_publish(&one));
+  ck_ok(oc_stats_unpublish());
+  (void)block_of(&w, 4096);
+  ck_ok(oc_stats_publish(NULL));
+  struct reader r = look();
+  ck_assert_uint_eq(value(&head_of(&r)->models_left_out), 0);
+  ck_assert_ptr_nonnull(find_model(&r, second));
+  same_as_stats(shown(&r, w.m), &w);
+  look_away(&r);
+  ck_ok(oc_model_destroy(second));
+  world_close(&w);
+}
+END_TEST
+
+/* An engine that closes descriptors it does not know: what has the number now is not the library's to close. */
+START_TEST(a_descriptor_closed_under_the_page) {
+  for (int reused = 0; reused < 2; reused++) {
+    ck_ok(oc_stats_publish(NULL));
+    int own = page_fd();
+    close(own);
+    if (reused) ck_assert_int_eq(open("/dev/null", O_RDONLY), own);   /* the lowest that is free */
+    ck_ok(oc_stats_unpublish());
+    ck_assert_int_eq(fcntl(own, F_GETFD) != -1, reused);
+    if (reused) close(own);
+    ck_assert_int_eq(page_fd(), -1);
+  }
+}
+END_TEST
+
+/* ---- what the system refuses ---- */
+
+static void refused_by_limit(int resource, rlim_t limit, const char *what, int error) {
+  struct rlimit was, now;
+  ck_status(oc_stats_unpublish(), OC_E_NOT_FOUND);   /* the thread has room for its errors' words now */
+  ck_assert_int_eq(getrlimit(resource, &was), 0);
+  now = (struct rlimit){.rlim_cur = limit, .rlim_max = was.rlim_max};
+  ck_assert_int_eq(setrlimit(resource, &now), 0);
+  oc_status st = oc_stats_publish(NULL);
+  ck_assert_int_eq(setrlimit(resource, &was), 0);
+  ck_assert_int_eq(st, OC_E_IO);
+  ck_words(what);
+  ck_words(strerror(error));
+  ck_assert_int_eq(page_fd(), -1);
+}
+
+/* First of all tests, in a process that has published nothing yet. After each refusal it works. */
+START_TEST(g33_out_of_descriptors_or_memory) {
+  int free_fd = dup(0);
+  close(free_fd);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  refused_by_limit(RLIMIT_AS, 4096, "the page", ENOMEM);
+#endif
+  refused_by_limit(RLIMIT_NOFILE, (rlim_t)free_fd, "memfd_create", EMFILE);
+  signal(SIGXFSZ, SIG_IGN);
+  refused_by_limit(RLIMIT_FSIZE, 4096, "memory for the page", EFBIG);
+  signal(SIGXFSZ, SIG_DFL);
+  ck_ok(oc_stats_publish(NULL));
+  struct reader r = look();
+  look_away(&r);
+  ck_ok(oc_stats_unpublish());
+}
+END_TEST
+
 /* Published and taken back while threads hit: none writes to what is not there. */
 struct restless { struct world w; int stop; };
 
@@ -505,6 +603,7 @@ END_TEST
 static Suite *suite(void) {
   Suite *s = suite_create("publish");
   TCase *page = tcase_create("page");
+  tcase_add_test(page, g33_out_of_descriptors_or_memory);
   tcase_add_test(page, figures_are_true_without_a_call);
   tcase_add_test(page, what_was_before_is_shown_too);
   tcase_add_test(page, g1_hits_count_in_a_threads_own_slot);
@@ -512,6 +611,9 @@ static Suite *suite(void) {
   tcase_add_test(page, slots_that_are_out_are_counted);
   tcase_add_test(page, the_file_is_sealed);
   tcase_add_test(page, taken_back_and_published_again);
+  tcase_add_test(page, the_latch_is_shown);
+  tcase_add_test(page, a_model_left_out_is_shown_next_time);
+  tcase_add_test(page, a_descriptor_closed_under_the_page);
   tcase_add_test(page, published_and_taken_back_under_hits);
   tcase_add_test(page, no_addition_is_lost);
   tcase_add_test(page, g32_a_child_writes_nothing_to_its_parents_page);

@@ -185,6 +185,75 @@ START_TEST(builds_that_cross_get_a_track_of_their_own) {
 }
 END_TEST
 
+/* Of a build that was open when the trace began, what lies in the trace. */
+START_TEST(a_build_begun_before_the_trace) {
+  oc_backend *b = fx_open(NULL);
+  oc_model *m = fx_model(b);
+  oc_build *build;
+  uint64_t out[2];
+  oc_devptr p;
+  ck_status(oc_derived_begin(oc_model_derived(m), OC_BF16, 0x7f0000, &build, out), OC_MISS);
+  fx_msleep(30);
+  ck_ok(oc_trace_start(NULL));
+  ck_ok(oc_build_alloc(build, 100, 0, &p));
+  ck_ok(oc_build_commit(build, (uint64_t[2]){p, 0}, NULL));
+  json_t *d = stop(NULL);
+  size_t i;
+  json_t *e;
+  json_array_foreach(json_object_get(d, "traceEvents"), i, e) {
+    if (*text_of(e, "ph") != 'X' || strcmp(text_of(e, "name"), "bf16") != 0) continue;
+    ck_assert_msg(number_of(e, "ts") == 0, "begins at %f", number_of(e, "ts"));
+    ck_assert_msg(number_of(e, "dur") < 30000, "takes %f us", number_of(e, "dur"));
+  }
+  ck_assert_uint_eq(count(d, "X", "bf16"), 1);
+  json_decref(d);
+  ck_ok(oc_model_destroy(m));
+  fx_close(b);
+}
+END_TEST
+
+/* Forty builds within one another: a row shows 32 of them so, the others on tracks of their own. */
+START_TEST(a_row_is_so_deep) {
+  oc_backend *b = fx_open(NULL);
+  oc_model *m = fx_model(b);
+  oc_build *build[40];
+  uint64_t out[2];
+  ck_ok(oc_trace_start(NULL));
+  for (uint64_t i = 0; i < 40; i++)
+    ck_status(oc_derived_begin(oc_model_derived(m), OC_BF16, 0x7f0000 + i, &build[i], out), OC_MISS);
+  for (int i = 39; i >= 0; i--) oc_build_abort(build[i]);
+  json_t *d = stop(NULL);
+  ck_assert_uint_eq(count(d, "X", "bf16"), 32);
+  ck_assert_uint_eq(count(d, "b", "bf16"), 8);
+  ck_assert_uint_eq(count(d, "e", "bf16"), 8);
+  json_decref(d);
+  ck_ok(oc_model_destroy(m));
+  fx_close(b);
+}
+END_TEST
+
+/* Text goes out in pieces; the one that is refused is the last. */
+START_TEST(a_callback_that_fails_is_not_called_again) {
+  oc_backend *b = fx_open(NULL);
+  oc_model *m = fx_model(b);
+  for (int fails = 0; fails < 2; fails++) {
+    struct gathered g = {.answer = fails ? OC_E_IO : OC_OK};
+    oc_devptr p;
+    ck_ok(oc_trace_start(NULL));
+    for (int i = 0; i < 1000; i++) {
+      ck_ok(oc_pool_alloc(oc_model_pool(m), 256, 0, &p));
+      ck_ok(oc_pool_free_on(oc_model_pool(m), p, NULL));
+    }
+    ck_status(oc_trace_stop(gather, &g), g.answer);
+    if (fails) ck_assert_uint_eq(g.pieces, 1);
+    else ck_assert_uint_gt(g.pieces, 2);
+    free(g.text);
+  }
+  ck_ok(oc_model_destroy(m));
+  fx_close(b);
+}
+END_TEST
+
 START_TEST(what_there_is_no_room_for_is_counted) {
   oc_backend *b = fx_open(NULL);
   oc_trace_options opt = {.struct_size = sizeof opt, .events = 3};
@@ -265,6 +334,9 @@ static Suite *suite(void) {
   TCase *t = tcase_create("trace");
   tcase_add_test(t, builds_calls_and_bytes_of_two_threads);
   tcase_add_test(t, builds_that_cross_get_a_track_of_their_own);
+  tcase_add_test(t, a_build_begun_before_the_trace);
+  tcase_add_test(t, a_row_is_so_deep);
+  tcase_add_test(t, a_callback_that_fails_is_not_called_again);
   tcase_add_test(t, what_there_is_no_room_for_is_counted);
   tcase_add_test(t, g33_one_at_a_time_and_nonsense);
   tcase_add_test(t, traces_come_and_go_under_load);
