@@ -64,7 +64,7 @@ static void leave(struct oc_model *m) {
   }
   oci_free(m->heap, c, sizeof *c);
   __atomic_sub_fetch(&m->backend->captures, 1, __ATOMIC_RELAXED);
-  if (oci_self.captures) oci_self.captures--;
+  oci_self.captures--;
 }
 
 void oc_capture_leave(oc_model *m) {
@@ -86,10 +86,6 @@ bool oci_capture_on(struct oc_model *m, oc_stream s) {
     if (CONTAINER(l, struct capture, link)->stream == s) return true;
   }
   return false;
-}
-
-void oci_captures_free(struct oc_model *m) {
-  LINK_EACH(l, &m->captures) oci_free(m->heap, CONTAINER(l, struct capture, link), sizeof(struct capture));
 }
 
 /* ---- graphs gone ---- */

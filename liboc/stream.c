@@ -125,8 +125,7 @@ static struct stream *find(struct oc_model *m, oc_stream s) {
 /* Nobody uses it from here on: its farewell stands for it. */
 static void unname(struct oc_model *m, oc_stream s, struct farewell *f) {
   pthread_mutex_lock(&m->lock);
-  uint64_t entry = oci_map_drop(&m->streams, oci_stream_key(s));
-  struct stream *r = entry ? oci_map_entry(entry) : NULL;
+  struct stream *r = oci_map_entry(oci_map_drop(&m->streams, oci_stream_key(s)));   /* NULL: another forget was first */
   if (f) link_add_tail(&m->farewells, &f->link);
   while (r && r->users) pthread_cond_wait(&m->stream_left, &m->lock);
   if (r) link_move_tail(&m->idle_streams, &r->link);
@@ -217,30 +216,26 @@ static void snapshot_free(struct snapshot *s) {
   oci_free(NULL, s->list, s->room * sizeof *s->list);
 }
 
-/* False if the stream was forgotten meanwhile: then it has a farewell. */
-static bool use(struct oc_model *m, oc_stream s) {
+/* The record, which is kept until unuse; NULL if the stream was forgotten meanwhile: then it has a farewell. */
+static struct stream *use(struct oc_model *m, oc_stream s) {
   pthread_mutex_lock(&m->lock);
   struct stream *r = find(m, s);
   if (r) r->users++;
   pthread_mutex_unlock(&m->lock);
-  return r != NULL;
+  return r;
 }
 
-static void unuse(struct oc_model *m, oc_stream s) {
+static void unuse(struct oc_model *m, struct stream *r) {
   pthread_mutex_lock(&m->lock);
-  LINK_EACH(l, &m->named_streams) {   /* unname may have taken it off the map, but not off this list */
-    struct stream *r = CONTAINER(l, struct stream, link);
-    if (r->handle != s || !r->users) continue;
-    if (--r->users == 0) pthread_cond_broadcast(&m->stream_left);
-    break;
-  }
+  if (--r->users == 0) pthread_cond_broadcast(&m->stream_left);
   pthread_mutex_unlock(&m->lock);
 }
 
 static oc_status drain_one(struct oc_model *m, oc_stream s) {
-  if (!use(m, s)) return OC_OK;
+  struct stream *r = use(m, s);
+  if (!r) return OC_OK;
   oc_status st = oci_dev_sync(m, s);
-  unuse(m, s);
+  unuse(m, r);
   return st;
 }
 
@@ -279,9 +274,10 @@ bool oci_streams_capturing(struct oc_model *m, oc_stream *out) {
   if (!m->backend->ops.capturing || snapshot_take(m, &s) != OC_OK) return false;
   bool found = false;
   for (size_t i = 0; i < s.n && !found; i++) {
-    if (!use(m, s.list[i])) continue;
+    struct stream *r = use(m, s.list[i]);
+    if (!r) continue;
     found = oci_dev_capturing(m, s.list[i]);
-    unuse(m, s.list[i]);
+    unuse(m, r);
     *out = s.list[i];
   }
   snapshot_free(&s);

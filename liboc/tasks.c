@@ -204,7 +204,7 @@ oc_status oci_wait_task(struct task *t, const struct timespec *deadline, bool pa
   if (thread_leads_to_me(t->thread)) return OC_E_REENTRANT;
   link_add_tail(&waits, &w.link);
   oc_status st = OC_OK;
-  while (w.task && !st) {
+  while (!st) {
     bool in_time = sleep_until_changed(m, deadline);
     if (!w.task) break;
     if (m->state != MODEL_LIVE && !patient) st = OC_E_RELEASED;

@@ -265,13 +265,13 @@ static void add_site(void *teardown, const struct ledger_row *row) {
   add_row(teardown, OC_OK, label, "%s in %llu blocks", amount, (unsigned long long)row->live_blocks);
 }
 
-/* Each owner at its first row of the ledger, which interns names: one address an owner. */
+/* Each owner at its first row of the ledger, which interns names: one address an owner. There is room for all: it is counted
+   when nobody allocates any more. */
 static void sum_owner(void *arg, const struct ledger_row *row) {
   struct owner_list *list = arg;
   if (!row->owner || row->external || !row->live_blocks) return;
   size_t i = 0;
   while (i < list->n && list->owner[i].name != row->owner) i++;
-  if (i == list->room) return;   /* room is counted when nobody allocates any more */
   if (i == list->n) list->owner[list->n++] = (struct owner){.name = row->owner};
   list->owner[i].blocks += row->live_blocks;
   list->owner[i].bytes += row->live_bytes;
@@ -418,7 +418,7 @@ static oc_status teardown(struct oc_model *m) {
   oci_tasks_lock();
   oc_status st = take_turn(m);
   bool done = m->report != NULL;
-  if (done && !st) st = m->teardown_status;
+  if (done) st = m->teardown_status;   /* nothing is left that could lead to this thread */
   oci_tasks_unlock();
   if (st || done) return st == OC_E_TEARDOWN ? oci_error(st, "oc_model_teardown: finished with failures; see the report") : st;
   struct teardown t = {.m = m};

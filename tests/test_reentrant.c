@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include "tests/world.h"
+#include "tests/wrap.h"
 
 #define ANY 0x7f0000u
 
@@ -79,6 +80,40 @@ START_TEST(g15_a_build_that_takes_its_own_source_away) {
   ck_assert_uint_eq(oc_derived_len(w.d), 0);
   ck_assert_uint_eq(live_blocks(&w), 0);
   world_close(&w);
+}
+END_TEST
+
+/* A driver's callback that asks for the module which this thread is loading. */
+static bool asks_for_the_module(struct wrap *w, const char *entry, uint64_t arg, oc_status *answer) {
+  oc_model *m = w->hook_arg;
+  oc_module mod;
+  size_t bytes;
+  (void)arg;
+  (void)answer;
+  if (strcmp(entry, "module_load") != 0) return false;
+  w->hook = NULL;
+  const void *image = fx_image(&bytes);
+  ck_status(oc_model_load_module(m, "twice", image, bytes), OC_E_REENTRANT);
+  ck_words("module twice is being loaded by this thread");
+  ck_status(oc_model_adopt_module(m, "twice", (oc_module)w), OC_E_REENTRANT);
+  ck_status(oc_model_module(m, "twice", &mod), OC_E_NOT_FOUND);   /* not yet */
+  fx_load(m, "another");
+  return false;
+}
+
+START_TEST(g11_a_module_that_waits_for_itself) {
+  struct wrap w;
+  wrap_open(&w, NULL);
+  oc_model *m = fx_model(w.outer);
+  oc_module mod;
+  w.hook_arg = m;
+  w.hook = asks_for_the_module;
+  fx_load(m, "twice");
+  ck_ok(oc_model_module(m, "twice", &mod));
+  ck_ok(oc_model_module(m, "another", &mod));
+  ck_assert_uint_eq(wrap_calls(&w, "module_load"), 2);
+  ck_ok(oc_model_destroy(m));
+  wrap_close(&w);
 }
 END_TEST
 
@@ -243,10 +278,11 @@ END_TEST
 
 static void ask_other_model(void *arg) {
   struct call *c = arg;
-  oc_build *mine = begin(c->w, OC_BF16, ANY), *b = NULL;
+  oc_build *mine = begin(c->w, OC_BF16, ANY), *more = begin(c->w, OC_BF16, ANY + 7), *b = NULL;   /* two ways to one thread */
   struct world *other = (struct world *)(uintptr_t)c->keys;
   call_ended(c, oc_derived_begin(other->d, OC_BF16, ANY, &b, c->out));
   if (b) oc_build_abort(b);
+  oc_build_abort(more);
   oc_build_abort(mine);
 }
 
@@ -267,6 +303,62 @@ START_TEST(g11_teardown_round_a_circle_of_two_models) {
   ck_assert_uint_eq(c.out[0], p);
   ck_ok(oc_model_destroy(b.m));
   world_close(&a);
+}
+END_TEST
+
+/* The same, where that wait begins only when the teardown does. */
+struct late_circle {
+  struct world a, b;
+  struct side other;
+  bool begun, go;
+  oc_status st;
+};
+
+static void ask_when_told(void *arg) {
+  struct late_circle *c = arg;
+  oc_build *mine = begin(&c->a, OC_BF16, ANY), *b = NULL;
+  uint64_t out[2];
+  __atomic_store_n(&c->begun, true, __ATOMIC_RELEASE);
+  fx_until(__atomic_load_n(&c->go, __ATOMIC_ACQUIRE));
+  c->st = oc_derived_begin(c->b.d, OC_BF16, ANY, &b, out);
+  if (b) oc_build_abort(b);
+  oc_build_abort(mine);
+}
+
+static bool close_the_circle(struct wrap *w, const char *entry, uint64_t arg, oc_status *answer) {
+  struct late_circle *c = w->hook_arg;
+  (void)arg;
+  (void)answer;
+  if (strcmp(entry, "capturing") != 0) return false;
+  w->hook = NULL;
+  __atomic_store_n(&c->go, true, __ATOMIC_RELEASE);
+  fx_msleep(20);          /* it sleeps between its questions whether to go, too */
+  side_waits(&c->other);
+  return false;
+}
+
+START_TEST(g11_a_circle_that_closes_as_teardown_begins) {
+  struct wrap w;
+  wrap_open(&w, NULL);
+  struct late_circle c = {.a = world_on(w.outer, (oc_model_options){0}), .b = world_on(w.outer, (oc_model_options){0})};
+  oc_stream s = fx_stream(w.outer);
+  ck_ok(oc_model_use_stream(c.a.m, s));     /* teardown asks whether it captures, before it waits */
+  oc_build *in_b = begin(&c.b, OC_BF16, ANY);
+  side_start(&c.other, ask_when_told, &c);
+  fx_until(__atomic_load_n(&c.begun, __ATOMIC_ACQUIRE));
+  w.hook_arg = &c;
+  w.hook = close_the_circle;
+  ck_status(oc_model_teardown(c.a.m, NULL), OC_E_REENTRANT);
+  ck_words("kept by what waits for this thread");
+  ck_words("the build of bf16");
+  put(&c.a, OC_BF16, ANY + 1, ANY + 1);     /* A lives */
+  commit_one(in_b, build_block(in_b, 64));
+  side_join(&c.other);
+  ck_assert_int_eq(c.st, OC_OK);
+  ck_ok(oc_model_destroy(c.b.m));
+  ck_ok(oc_model_destroy(c.a.m));
+  fx_stream_free(w.outer, s);
+  wrap_close(&w);
 }
 END_TEST
 
@@ -371,11 +463,13 @@ int main(void) {
   tcase_add_test(tc, g11_a_build_that_waits_for_itself);
   tcase_add_test(tc, g11_another_kind_is_no_circle);
   tcase_add_test(tc, g15_a_build_that_takes_its_own_source_away);
+  tcase_add_test(tc, g11_a_module_that_waits_for_itself);
   tcase_add_test(tc, s30_circles_of_any_length);
   tcase_add_test(tc, s30_an_invalidate_refused_changes_nothing);
   tcase_add_test(tc, g15_frees_count_in_circles);
   tcase_add_test(tc, g11_teardown_counts_in_circles);
   tcase_add_test(tc, g11_teardown_round_a_circle_of_two_models);
+  tcase_add_test(tc, g11_a_circle_that_closes_as_teardown_begins);
   tcase_add_test(tc, g11_a_chain_is_no_circle);
   tcase_add_test(tc, g11_a_star_is_no_circle);
   tcase_add_test(tc, g11_a_refusal_leaves_nothing_behind);

@@ -11,9 +11,10 @@
 #include <string.h>
 
 #include "liboc/backend.h"
+#include "liboc/model.h"
 #include "rcu/map.h"
 #include "rcu/mem.h"
-#include "tests/fixture.h"
+#include "tests/world.h"
 #include "tests/wrap.h"
 
 #define KIB ((size_t)1 << 10)
@@ -235,6 +236,27 @@ START_TEST(g21_scratch_is_not_the_callers_to_free) {
 END_TEST
 
 /* G8: the per-thread default stream names many streams. Handle 2 on CUDA; here the backend is told so. */
+static void name_stream(void *stream) {
+  ck_ok(oc_model_use_stream(m, stream));
+}
+
+/* Both find that it has no name, and wait for the lock: the second one finds that it has. */
+START_TEST(g8_two_threads_name_one_stream) {
+  open_with((struct fx_options){0});
+  oc_stream s = fx_stream(b);
+  struct side sides[2];
+  pthread_mutex_lock(&m->lock);
+  for (int i = 0; i < 2; i++) side_start(&sides[i], name_stream, s);
+  for (int i = 0; i < 2; i++) side_waits(&sides[i]);
+  pthread_mutex_unlock(&m->lock);
+  for (int i = 0; i < 2; i++) side_join(&sides[i]);
+  close_model();
+  ck_assert_uint_eq(fx_calls(b, "synchronize"), 1);   /* teardown waited for it once */
+  fx_stream_free(b, s);
+  fx_close(b);
+}
+END_TEST
+
 START_TEST(g8_the_per_thread_stream_is_refused) {
   oc_stream per_thread = (oc_stream)2;
   oc_tag_key key = OC_TAG_KEY("act");
@@ -1047,7 +1069,7 @@ int main(void) {
     g7_what_fits_is_the_same_buffer, g7_a_larger_one_is_half_as_large_again_at_least,
     s32_retired_bytes_are_at_most_twice_the_live_ones, g7_small_buffers_are_bounded_too, g7_retired_bytes_show_everywhere,
     s7_an_outgrown_buffer_stays_alive, g33_nonsense_is_refused, g21_scratch_is_not_the_callers_to_free,
-    g8_the_per_thread_stream_is_refused, g3_after_teardown_nothing_is_answered,
+    g8_two_threads_name_one_stream, g8_the_per_thread_stream_is_refused, g3_after_teardown_nothing_is_answered,
     g8_all_buffers_of_a_forgotten_stream_go_back_after_its_work, g8_what_a_capture_got_is_retired_when_its_stream_goes,
     g8_without_events_they_go_back_when_the_stream_was_waited_for, g8_a_stream_a_request_stays_flat,
     g27_forgetting_inside_a_guard_waits_for_nobody, g33_room_in_the_map_may_go_while_a_buffer_is_made,
