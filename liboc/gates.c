@@ -46,8 +46,9 @@ static void remember(struct oc_opcache *c, uint32_t id, struct tag *t) {
 }
 
 struct tag *oci_tag_by_text(struct oc_opcache *c, oc_tag_key *key) {
+  const char *text = key->tag;
   uint32_t id = oci_tag_key_id(key);
-  struct lookup k = oci_lookup(key->tag, NULL);
+  struct lookup k = oci_lookup(text, NULL);
   struct tag *t = oci_tag_get(c, &k);
   if (t) remember(c, id, t);
   return t;
@@ -103,39 +104,39 @@ bool oc_opcache_first_n_k(oc_opcache *c, oc_tag_key *key, uint32_t n) {
 
 /* ---- first shape ---- */
 
-static uint64_t shape_hash(uint32_t m, uint32_t n, uint32_t k) {
-  uint64_t h = oci_mix(((uint64_t)m << 32 | n) ^ 0xA0761D6478BD642Fu, (uint64_t)k ^ 0xE7037ED1A0B428DBu);
+static uint64_t shape_hash(uint64_t mn, uint32_t k) {
+  uint64_t h = oci_mix(mn ^ 0xA0761D6478BD642Fu, (uint64_t)k ^ 0xE7037ED1A0B428DBu);
   return h ? h : 1;
 }
 
-static bool has_shape(const struct tag *t, uint64_t hash, uint32_t m, uint32_t n, uint32_t k) {
+static bool has_shape(const struct tag *t, uint64_t hash, uint64_t mn, uint32_t k) {
   struct map_hit hit;
   if (!oci_map_get(&t->shapes, hash, &hit)) return false;
   for (const struct shape *s = oci_map_entry(hit.entry); s; s = s->same_hash)
-    if (s->m == m && s->n == n && s->k == k) return true;
+    if (s->mn == mn && s->k == k) return true;
   return false;
 }
 
 /* With the lock held: OC_OK if it was not there, OC_EXISTS, OC_E_HOST_NOMEM. */
-static oc_status add_shape(struct tag *t, uint64_t hash, uint32_t m, uint32_t n, uint32_t k) {
-  if (has_shape(t, hash, m, n, k)) return OC_EXISTS;
+static oc_status add_shape(struct tag *t, uint64_t hash, uint64_t mn, uint32_t k) {
+  if (has_shape(t, hash, mn, k)) return OC_EXISTS;
   struct shape *s = oci_map_reserve(&t->shapes) ? oci_alloc(t->shapes.heap, sizeof *s) : NULL;
   if (!s) return OC_E_HOST_NOMEM;
   struct map_hit hit;
   bool chained = oci_map_get(&t->shapes, hash, &hit);
-  *s = (struct shape){.same_hash = chained ? oci_map_entry(hit.entry) : NULL, .m = m, .n = n, .k = k};
+  *s = (struct shape){.same_hash = chained ? oci_map_entry(hit.entry) : NULL, .mn = mn, .k = k};
   if (chained) oci_map_set_entry(&t->shapes, hash, (uint64_t)(uintptr_t)s);
   else oci_map_put(&t->shapes, hash, 0, 0, (uint64_t)(uintptr_t)s);
   return OC_OK;
 }
 
 static bool first_shape(oc_opcache *c, struct tag *t, uint32_t m, uint32_t n, uint32_t k) {
-  uint64_t hash = shape_hash(m, n, k);
-  if (has_shape(t, hash, m, n, k)) return hit();
+  uint64_t mn = (uint64_t)m << 32 | n, hash = shape_hash(mn, k);
+  if (has_shape(t, hash, mn, k)) return hit();
   struct task call;
   if (oci_call_begin(oci_model_of_opcache(c), &call, "oc_opcache_first_shape")) return false;
   pthread_mutex_lock(&c->lock);
-  oc_status st = add_shape(t, hash, m, n, k);
+  oc_status st = add_shape(t, hash, mn, k);
   pthread_mutex_unlock(&c->lock);
   oci_call_end(&call);
   if (st == OC_E_HOST_NOMEM)

@@ -58,7 +58,8 @@ struct scratch {
 
 struct shape {
   struct shape *same_hash;
-  uint32_t m, n, k;
+  uint64_t mn;                /* m above, n below */
+  uint32_t k;
 };
 
 struct tag {

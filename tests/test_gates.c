@@ -8,10 +8,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "liboc/model.h"
 #include "rcu/dense.h"
 #include "rcu/mem.h"
 #include "tests/collide.h"
-#include "tests/fixture.h"
+#include "tests/world.h"
 
 #define REACHES (1u << 20)
 
@@ -47,6 +48,8 @@ START_TEST(g6_once_is_true_once) {
   }
   ck_assert(oc_opcache_once_k(c, &other));
   ck_assert(!oc_opcache_once(c, "b"));
+  oc_tag_key lengthy = OC_TAG_KEY("a tag that does not fit into the words which are compared first");
+  ck_assert(oc_opcache_once_k(c, &lengthy) && !oc_opcache_once(c, lengthy.tag));
   ck_assert(oc_opcache_once(c, ""));
   ck_assert(!oc_opcache_once(c, ""));
 }
@@ -93,6 +96,42 @@ START_TEST(g6_first_shape_is_true_once_a_shape) {
     ck_assert(!oc_opcache_first_shape_k(c, &key, shapes[i][0], shapes[i][1], shapes[i][2]));
     ck_assert(oc_opcache_first_shape(c, "norm", shapes[i][0], shapes[i][1], shapes[i][2]));
   }
+}
+END_TEST
+
+/* Shapes whose hash is 0, which is no key, and so one hash: the first factor of its product is 0, or both make a multiple of
+   2^64 + 1, whose halves are equal. */
+START_TEST(g6_shapes_of_one_hash_are_as_many_shapes) {
+  static const uint32_t shapes[][3] = {{0xA0761D64, 0x78BD642F, 2696202900}, {0xA0762054, 0x8921B52E, 2696202900},
+                                       {0xA0766705, 0x9B84C62D, 2696202900}, {0xA0761D64, 0x78BD642F, 7}};
+  for (size_t i = 0; i < 4; i++) {
+    uint64_t mn = (uint64_t)shapes[i][0] << 32 | shapes[i][1];
+    ck_assert_msg(oci_mix(mn ^ 0xA0761D6478BD642Fu, shapes[i][2] ^ 0xE7037ED1A0B428DBu) == 0, "the hash has changed");
+    for (size_t seen = 0; seen < i; seen++)
+      ck_assert(!oc_opcache_first_shape(c, "gemm", shapes[seen][0], shapes[seen][1], shapes[seen][2]));
+    ck_assert(oc_opcache_first_shape(c, "gemm", shapes[i][0], shapes[i][1], shapes[i][2]));
+  }
+}
+END_TEST
+
+static void ask_first_shape(void *arg) {
+  *(bool *)arg = oc_opcache_first_shape(c, "late", 1, 2, 3);
+}
+
+/* Teardown begins between the question whether the model lives and the one that is counted: false, and not used up. */
+START_TEST(g6_a_shape_asked_for_as_teardown_begins) {
+  struct side s;
+  bool first = true;
+  ck_assert(oc_opcache_once(c, "late"));   /* the tag is there */
+  oci_tasks_lock();
+  side_start(&s, ask_first_shape, &first);
+  side_waits(&s);
+  __atomic_store_n(&m->state, MODEL_STOPPING, __ATOMIC_RELAXED);
+  oci_tasks_unlock();
+  side_join(&s);
+  ck_assert(!first);
+  __atomic_store_n(&m->state, MODEL_LIVE, __ATOMIC_RELAXED);
+  ck_assert(oc_opcache_first_shape(c, "late", 1, 2, 3));
 }
 END_TEST
 
@@ -383,7 +422,8 @@ END_TEST
 int main(void) {
   const TTest *const tests[] = {
     g6_once_is_true_once, g6_first_n_is_true_n_times, g6_first_n_is_exact_up_to_its_bound_and_clamped,
-    g6_first_shape_is_true_once_a_shape, the_three_have_key_spaces_of_their_own, gates_are_the_models, g33_nonsense_is_false,
+    g6_first_shape_is_true_once_a_shape, g6_shapes_of_one_hash_are_as_many_shapes,
+    g6_a_shape_asked_for_as_teardown_begins, the_three_have_key_spaces_of_their_own, gates_are_the_models, g33_nonsense_is_false,
     g4_a_reused_buffer_is_another_key, g4_keys_whose_hashes_collide_are_two_gates, g4_past_65536_ids_keys_take_the_string_path,
     g6_once_is_true_for_one_of_many_threads, g6_first_n_is_exact_under_threads, g6_first_shape_is_exact_while_it_grows,
     g28_gates_work_inside_a_capture_and_a_guard, g3_after_teardown_all_are_false, g3_a_refused_teardown_leaves_gates_as_they_were,

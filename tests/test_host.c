@@ -749,6 +749,49 @@ START_TEST(bad_launches_are_refused) {
 }
 END_TEST
 
+static uint64_t plain_runs;
+static void plain(const oc_host_launch *l, void *const *p) {
+  (void)l;
+  (void)p;
+  __atomic_add_fetch(&plain_runs, 1, __ATOMIC_RELEASE);
+}
+
+START_TEST(a_kernel_without_parameters_needs_none) {
+  const oc_host_function f = {"plain", plain, 0, NULL};
+  const oc_host_module m = {sizeof m, 1, &f};
+  oc_module loaded;
+  oc_kernel k;
+  OK(t->module_load(self, &m, sizeof m, &loaded));
+  OK(t->module_function(self, loaded, "plain", &k));
+  OK(t->launch(self, k, one, one, 0, NULL, NULL));
+  OK(t->launch(self, k, one, one, 0, NULL, (void *[]){NULL}));
+  sync_stream(NULL);
+  ck_assert_uint_eq(load(&plain_runs), 2);
+}
+END_TEST
+
+START_TEST(bad_copies_are_refused) {
+  oc_devptr p;
+  char here = 7;
+  OK(t->alloc(self, 256, &p));
+  IS(t->copy_h2d(self, p, NULL, 1, NULL), OC_E_INVALID);
+  has_words("source is NULL");
+  IS(t->copy_d2h(self, NULL, p, 1, NULL), OC_E_INVALID);
+  has_words("destination is NULL");
+  IS(t->copy_h2d(self, 4096, &here, 1, NULL), OC_E_INVALID);
+  IS(t->copy_d2h(self, &here, 4096, 1, NULL), OC_E_INVALID);
+  IS(t->copy_d2d(self, 4096, p, 1, NULL), OC_E_INVALID);
+  has_words("destination");
+  IS(t->copy_d2d(self, p, 4096, 1, NULL), OC_E_INVALID);
+  has_words("source");
+  IS(t->memset(self, 4096, 1, 1, NULL), OC_E_INVALID);
+  IS(t->memset(self, p, 1, 1, (oc_stream)&here), OC_E_INVALID);   /* no stream */
+  OK(t->synchronize_all(self));
+  ck_assert_int_eq(*(char *)(uintptr_t)p, 0);
+  ck_assert_int_eq(here, 7);
+}
+END_TEST
+
 /* G33: handles of nothing, and of other things. */
 START_TEST(nonsense_is_refused) {
   uint64_t x = 0, n = 1, *px = &x;
@@ -785,6 +828,10 @@ START_TEST(nonsense_is_refused) {
   IS(t->alloc_managed(self, 1, NULL), OC_E_INVALID);
   IS(t->host_alloc(self, 1, NULL), OC_E_INVALID);
   IS(t->mem_info(self, NULL, NULL), OC_E_INVALID);
+  size_t bytes = 7;
+  IS(t->mem_info(self, &bytes, NULL), OC_E_INVALID);
+  IS(t->mem_info(self, NULL, &bytes), OC_E_INVALID);
+  ck_assert_uint_eq(bytes, 7);
   IS(t->capturing(self, s, NULL), OC_E_INVALID);
   IS(t->event_create(self, NULL), OC_E_INVALID);
   IS(t->stream_create(self, NULL), OC_E_INVALID);
@@ -816,6 +863,10 @@ START_TEST(memory_is_counted) {
   ck_assert_uint_eq(s.managed_used, 3 * MIB);
   ck_assert_uint_eq(s.managed_blocks, 1);
   IS(t->alloc(self, 64 * MIB, &p), OC_E_DEVICE_NOMEM);
+  void *none = &none;
+  IS(t->host_alloc(self, 0, &none), OC_E_INVALID);
+  has_words("0 bytes of page-locked host memory");
+  ck_assert_ptr_eq(none, &none);
   IS(t->free(self, p + 8), OC_E_INVALID);
   has_words("inside");
   IS(t->host_free(self, (void *)(uintptr_t)p), OC_E_INVALID);
@@ -909,6 +960,48 @@ START_TEST(calls_can_be_made_to_fail) {
 }
 END_TEST
 
+/* X(entry, arguments). The handles are of nothing: what is ordered to fail does not look at them. */
+static oc_devptr out_ptr;
+static void *out_host;
+static size_t out_sizes[2];
+static bool out_yes;
+static oc_event out_event;
+static oc_stream out_stream;
+static oc_module out_module;
+static oc_kernel out_kernel;
+#define ENTRIES(X)                                                                                                          \
+  X(alloc, 1, &out_ptr) X(free, 4096) X(module_load, &image, sizeof image, &out_module) X(module_unload, NULL)              \
+  X(module_function, NULL, "add", &out_kernel) X(alloc_managed, 1, &out_ptr) X(mem_info, &out_sizes[0], &out_sizes[1])      \
+  X(synchronize, NULL) X(synchronize_all) X(capturing, NULL, &out_yes) X(event_create, &out_event)                          \
+  X(event_record, NULL, NULL) X(event_query, NULL) X(event_wait, NULL, NULL) X(event_destroy, NULL)                         \
+  X(stream_create, &out_stream) X(stream_destroy, NULL) X(copy_h2d, 4096, "x", 1, NULL)                                     \
+  X(copy_d2h, &out_sizes[0], 4096, 1, NULL) X(copy_d2d, 4096, 8192, 1, NULL) X(memset, 4096, 7, 1, NULL)                    \
+  X(host_alloc, 1, &out_host) X(host_free, NULL) X(launch, NULL, one, one, 0, NULL, NULL)
+
+#define CALL_ENTRY(entry, ...) \
+  static oc_status call_##entry(void) { return t->entry(self, ##__VA_ARGS__); }
+ENTRIES(CALL_ENTRY)
+#define NAME_ENTRY(entry, ...) {#entry, call_##entry},
+static const struct { const char *name; oc_status (*call)(void); } entries[] = {ENTRIES(NAME_ENTRY)};
+
+/* Each says so with its name, is counted and has touched nothing. */
+START_TEST(each_entry_can_be_made_to_fail) {
+  for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++) {
+    uint64_t calls = oc_host_calls(b, entries[i].name);
+    OK(oc_host_fail(b, entries[i].name, 1, 1, OC_E_IO));
+    oc_status st = entries[i].call();
+    ck_assert_msg(st == OC_E_IO, "%s: %s", entries[i].name, oc_status_name(st));
+    has_words(entries[i].name);
+    ck_assert_uint_eq(oc_host_calls(b, entries[i].name), calls + 1);
+  }
+  ck_assert(!out_ptr && !out_host && !out_sizes[0] && !out_sizes[1] && !out_yes && !out_event && !out_stream && !out_module &&
+            !out_kernel);
+  oc_host_stats s = stats();
+  ck_assert_uint_eq(s.device_blocks + s.managed_blocks + s.streams + s.events + s.launches + s.bad_frees, 0);
+  ck_assert_uint_eq(s.modules, 1);
+}
+END_TEST
+
 /* S5: a driver that answers success and has nothing. */
 START_TEST(a_success_can_be_empty) {
   oc_kernel k = k_add;
@@ -924,6 +1017,11 @@ START_TEST(a_success_can_be_empty) {
   OK(t->mem_info(self, &free_bytes, &total_bytes));
   ck_assert_uint_eq(free_bytes + total_bytes, 0);
   ck_assert_uint_eq(stats().device_blocks, 0);
+  OK(t->alloc(self, 1, &p));
+  OK(oc_host_fail(b, "free", 1, 1, OC_OK));   /* one without an output: it has done nothing */
+  OK(t->free(self, p));
+  ck_assert_uint_eq(stats().device_blocks, 1);
+  OK(t->free(self, p));
 }
 END_TEST
 
@@ -942,6 +1040,37 @@ START_TEST(calls_can_be_made_slow) {
   OK(oc_host_delay(b, "capturing", (uint64_t)3600 * 1000000000u));
   OK(oc_host_delay(b, "capturing", 0));
   OK(t->capturing(self, NULL, &yes));
+}
+END_TEST
+
+static unsigned signals;
+static void count_signal(int s) {
+  (void)s;
+  __atomic_add_fetch(&signals, 1, __ATOMIC_RELAXED);
+}
+static void *send_signals(void *target) {
+  for (int i = 0; i < 5; i++) {
+    nanosleep(&(struct timespec){0, 3000000}, NULL);
+    pthread_kill(*(pthread_t *)target, SIGUSR1);
+  }
+  return NULL;
+}
+
+/* A signal that comes meanwhile does not end the delay. */
+START_TEST(slow_calls_outlast_signals) {
+  const struct sigaction on = {.sa_handler = count_signal};   /* no SA_RESTART */
+  struct sigaction was;
+  pthread_t me = pthread_self(), sender;
+  bool yes;
+  ck_assert_int_eq(sigaction(SIGUSR1, &on, &was), 0);
+  OK(oc_host_delay(b, "capturing", 50000000));
+  uint64_t from = now_ns();
+  ck_assert_int_eq(pthread_create(&sender, NULL, send_signals, &me), 0);
+  OK(t->capturing(self, NULL, &yes));
+  ck_assert_uint_ge(now_ns() - from, 50000000);
+  pthread_join(sender, NULL);
+  ck_assert_uint_gt(signals, 0);
+  ck_assert_int_eq(sigaction(SIGUSR1, &was, NULL), 0);
 }
 END_TEST
 
@@ -1130,11 +1259,12 @@ static Suite *host_suite(void) {
         unloading_under_launches_is_seen);
   c = new_case(s, "modules");
   TESTS(a_stale_launch_is_refused_and_counted, an_unknown_function_is_not_found, images_are_copied,
-        bad_launches_are_refused, nonsense_is_refused);
+        bad_launches_are_refused, a_kernel_without_parameters_needs_none, bad_copies_are_refused, nonsense_is_refused);
   c = new_case(s, "memory and options");
   TESTS(memory_is_counted, flags_do_what_they_say, defaults_are_as_documented, bad_options_are_refused);
   c = new_case(s, "controls");
-  TESTS(calls_can_be_made_to_fail, a_success_can_be_empty, calls_can_be_made_slow, calls_are_counted,
+  TESTS(calls_can_be_made_to_fail, each_entry_can_be_made_to_fail, a_success_can_be_empty, calls_can_be_made_slow,
+        slow_calls_outlast_signals, calls_are_counted,
         a_capturing_stream_refuses_and_records_away, stats_fill_what_the_caller_has,
         controls_are_for_host_backends);
 #ifndef OC_TSAN
