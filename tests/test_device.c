@@ -6,17 +6,23 @@
 #include "config.h"
 
 #include <check.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "liboc/device.h"
+#include "liboc/devstream_internal.h"
 #include "rcu/error.h"
+#include "rcu/hash.h"
 #include "rcu/mem.h"
 
 #define KIB ((size_t)1 << 10)
@@ -154,6 +160,25 @@ START_TEST(made_up_handles_are_none) {
     uint64_t r = next_random();
     if (r != h && good(r)) ck_abort_msg("handle 0x%jx", (uintmax_t)r);
   }
+  /* nor were they: of this generation, the next one, none */
+  const struct slot *s = oci_devslots_find(&table, h);
+  ck_assert(!oci_devslot_was(s, h));
+  ck_assert(!oci_devslot_was(s, h + ((uint64_t)2 << 28)));
+  ck_assert(!oci_devslot_was(s, h - ((uint64_t)1 << 28)));
+  oci_devslots_fini(&table);
+}
+END_TEST
+
+/* 64 + 128 + ... records: the last index that a handle has room for. */
+START_TEST(a_full_table_has_no_more_handles) {
+  open_table(false);
+  uint64_t h = new_handle();
+  uint32_t count = table.count;
+  table.count = 64 * ((1u << SLOT_CHUNKS) - 1);
+  ck_assert_ptr_null(oci_devslots_take(&table));
+  table.count = count;
+  drop_handle(h);
+  ck_assert(good(new_handle()));   /* one that was given back is there still */
   oci_devslots_fini(&table);
 }
 END_TEST
@@ -509,12 +534,365 @@ START_TEST(queued_use_after_free_faults) {
 }
 END_TEST
 
+/* ---- address space that is short ---- */
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)   /* which need far more than that */
+#define CAN_LIMIT 1
+#endif
+
+#ifdef CAN_LIMIT
+static struct rlimit space_was;
+
+/* From here on the process may map so much more. */
+static void limit_space(size_t more) {
+  unsigned long pages;
+  FILE *f = fopen("/proc/self/statm", "r");
+  ck_assert(f && fscanf(f, "%lu", &pages) == 1);
+  fclose(f);
+  ck_assert_int_eq(getrlimit(RLIMIT_AS, &space_was), 0);
+  struct rlimit now = {.rlim_cur = pages * (unsigned long)sysconf(_SC_PAGESIZE) + more, .rlim_max = space_was.rlim_max};
+  ck_assert_int_eq(setrlimit(RLIMIT_AS, &now), 0);
+}
+
+static void unlimit_space(void) { ck_assert_int_eq(setrlimit(RLIMIT_AS, &space_was), 0); }
+
+/* A process with little address space gets a narrower window for its device, or none: then memory lies anywhere. */
+START_TEST(a_window_is_what_there_is_room_for) {
+  for (int none = 0; none < 2; none++) {
+    limit_space(none ? 512 * MIB : 20 * GIB);
+    struct device *d = open_plain();
+    ck_assert_uint_eq(d->memory.high - d->memory.low, none ? 0 : 16 * GIB);
+    uint64_t p = must_alloc(d, 100 * MIB);
+    ck_assert_uint_eq(p % (2 * MIB), 0);
+    ((volatile char *)(uintptr_t)p)[100 * MIB - 1] = 1;
+    must_free(d, p);
+    unlimit_space();
+    oci_device_close(d);
+  }
+}
+END_TEST
+
+/* What could be mapped, but not at an address that is aligned, is refused in words and not kept. */
+START_TEST(no_room_to_align) {
+  limit_space(80 * MIB);   /* no window */
+  struct device *d = open_plain();
+  unlimit_space();
+  oci_error(OC_E_INVALID, "the thread has room for its errors' words now");
+  for (size_t n = 1; n <= 8; n++) {
+    size_t bytes = 64 * MIB + n * 4096;
+    uint64_t p = 0;
+    limit_space(bytes + MIB);
+    oc_status st = oci_devmem_alloc(&d->memory, MEM_DEVICE, bytes, &p);
+    unlimit_space();
+    ck_assert_int_eq(st, p ? OC_OK : OC_E_DEVICE_NOMEM);   /* one of 512 is aligned by luck */
+    ck_assert_uint_eq(p % (2 * MIB), 0);
+    ck_assert(p || strstr(oci_error_text(), "address space"));
+    if (p) must_free(d, p);
+    ck_assert_uint_eq(used(d, MEM_DEVICE), 0);
+  }
+  oci_device_close(d);
+}
+END_TEST
+
+/* A worker's stack has no room: the call says so, and the stream works once there is. */
+START_TEST(no_room_for_a_worker) {
+  struct device *d = open_plain();
+  uint64_t p = must_alloc(d, 4096);
+  oc_stream s;
+  oci_error(OC_E_INVALID, "the thread has room for its errors' words now");
+  ck_assert_int_eq(oci_devstream_create(&d->streams, &s), OC_OK);
+  limit_space(64 * KIB);
+  oc_status st = oci_device_fill(d, p, 7, 4096, s);
+  unlimit_space();
+  ck_assert_int_eq(st, OC_E_BACKEND);
+  ck_assert_ptr_nonnull(strstr(oci_error_text(), "no thread for a stream's worker: "));
+  ck_assert_int_eq(oci_devstream_synchronize(&d->streams, s), OC_OK);
+  ck_assert_int_eq(*(char *)(uintptr_t)p, 0);
+  ck_assert_int_eq(oci_device_fill(d, p, 7, 4096, s), OC_OK);
+  ck_assert_int_eq(oci_devstream_synchronize(&d->streams, s), OC_OK);
+  ck_assert_int_eq(*(char *)(uintptr_t)p, 7);
+  oci_device_close(d);
+}
+END_TEST
+#endif
+
 /* ---- modules ---- */
 
 static void nothing(const oc_host_launch *l, void *const *params) {
   (void)l;
   (void)params;
 }
+
+static oc_module must_load(struct device *d, const oc_host_function *f, uint32_t n) {
+  oc_host_module image = {sizeof image, n, f};
+  oc_module m = NULL;
+  ck_assert_int_eq(oci_devmodule_load(&d->modules, &image, sizeof image, &m), OC_OK);
+  return m;
+}
+
+static oc_kernel must_find(struct device *d, oc_module m, const char *name) {
+  oc_kernel k = NULL;
+  ck_assert_msg(oci_devmodule_function(&d->modules, m, name, &k) == OC_OK, "%s", oci_error_text());
+  return k;
+}
+
+static void must_launch(struct device *d, oc_kernel k, oc_stream s, void **params) {
+  ck_assert_msg(oci_device_launch(d, k, &one, s, params) == OC_OK, "%s", oci_error_text());
+}
+
+static void must_sync(struct device *d, oc_stream s) {
+  ck_assert_msg(oci_devstream_synchronize(&d->streams, s) == OC_OK, "%s", oci_error_text());
+}
+
+static void said(const char *words) {
+  ck_assert_msg(strstr(oci_error_text(), words) != NULL, "\"%s\" has no \"%s\"", oci_error_text(), words);
+}
+
+/* What was a handle once, and what never was one. */
+START_TEST(stale_and_made_up_handles_have_their_words) {
+  struct device *d = open_plain();
+  const oc_host_function f = {"a", nothing, 0, NULL};
+  oc_module m = must_load(d, &f, 1), other = must_load(d, &f, 1);
+  oc_kernel k = must_find(d, m, "a"), of_other = must_find(d, other, "a");
+  const uint64_t next = (uint64_t)2 << 28;   /* generations on */
+  ck_assert_int_eq(oci_devmodule_unload(&d->modules, m), OC_OK);
+  ck_assert_int_eq(oci_devmodule_unload(&d->modules, m), OC_E_INVALID);
+  said(": unloaded");
+  ck_assert_int_eq(oci_devmodule_unload(&d->modules, (oc_module)((uintptr_t)other + next)), OC_E_INVALID);
+  said(": no such module");
+  ck_assert_int_eq(oci_devmodule_unload(&d->modules, (oc_module)(uintptr_t)7), OC_E_INVALID);
+  said(": no such module");
+  ck_assert_int_eq(oci_device_launch(d, k, &one, NULL, NULL), OC_E_INVALID);
+  said(": stale");
+  ck_assert_int_eq(oci_device_launch(d, (oc_kernel)((uintptr_t)of_other + next), &one, NULL, NULL), OC_E_INVALID);
+  said(": no such kernel");
+  must_launch(d, of_other, NULL, NULL);
+  must_sync(d, NULL);
+  oci_device_close(d);
+}
+END_TEST
+
+static unsigned ran_a, ran_b;   /* atomic */
+static void run_a(const oc_host_launch *l, void *const *params) {
+  (void)l;
+  (void)params;
+  __atomic_add_fetch(&ran_a, 1, __ATOMIC_RELAXED);
+}
+static void run_b(const oc_host_launch *l, void *const *params) {
+  (void)l;
+  (void)params;
+  __atomic_add_fetch(&ran_b, 1, __ATOMIC_RELAXED);
+}
+
+/* Two names of 32 bytes with one hash: the first word makes a factor of it 0, and the second counts for nothing. */
+START_TEST(functions_whose_names_hash_alike_are_two) {
+  char a[] = "\xDB\x28\xB4\xA0\xD1\x7E\x03\xE7" "..one...................", b[] = "\xDB\x28\xB4\xA0\xD1\x7E\x03\xE7" "..two...................";
+  ck_assert_uint_eq(strlen(a), 32);
+  ck_assert_msg(oci_hash_bytes(a, 32, 0) == oci_hash_bytes(b, 32, 0), "the hash has changed: these two names have to follow");
+  struct device *d = open_plain();
+  const oc_host_function f[] = {{a, run_a, 0, NULL}, {b, run_b, 0, NULL}};
+  oc_module m = must_load(d, f, 2);
+  must_launch(d, must_find(d, m, a), NULL, NULL);
+  for (int i = 0; i < 2; i++) must_launch(d, must_find(d, m, b), NULL, NULL);
+  must_sync(d, NULL);
+  ck_assert(ran_a == 1 && ran_b == 2);
+  oci_device_close(d);
+}
+END_TEST
+
+/* ---- queues ---- */
+
+#define LARGE 100000u
+static const uint32_t large_sizes[] = {LARGE, 4};
+static uint64_t large_sum, small_runs;   /* the worker's; read after a synchronize */
+
+static void sum_large(const oc_host_launch *l, void *const *params) {
+  (void)l;
+  const unsigned char *p = params[0];
+  for (uint32_t i = 0; i < LARGE; i++) large_sum += p[i];
+  large_sum += *(const uint32_t *)params[1];
+}
+
+static void count_small(const oc_host_launch *l, void *const *params) {
+  (void)l;
+  (void)params;
+  small_runs++;
+}
+
+/* Operations that do not fit a chunk of the queue have one of their own: first, between small ones, several in a row. */
+START_TEST(operations_of_all_sizes_run_in_order) {
+  struct device *d = open_plain();
+  const oc_host_function f[] = {{"large", sum_large, 2, large_sizes}, {"small", count_small, 0, NULL}};
+  oc_module m = must_load(d, f, 2);
+  oc_kernel large = must_find(d, m, "large"), small = must_find(d, m, "small");
+  static unsigned char bytes[LARGE];
+  uint32_t last = 5;
+  void *params[] = {bytes, &last};
+  oc_stream s;
+  ck_assert_int_eq(oci_devstream_create(&d->streams, &s), OC_OK);
+  uint64_t want = 0, smalls = 0;
+  for (int round = 0; round < 4; round++) {
+    for (int i = 0; i < 3; i++) {
+      memset(bytes, round * 3 + i + 1, LARGE);   /* copied at the launch */
+      must_launch(d, large, s, params);
+      want += (uint64_t)LARGE * (unsigned)(round * 3 + i + 1) + last;
+      for (int n = 0; n < (round % 2 ? 2000 : 1); n++, smalls++) must_launch(d, small, s, NULL);
+    }
+    must_sync(d, s);
+    ck_assert_uint_eq(large_sum, want);
+    ck_assert_uint_eq(small_runs, smalls);
+  }
+  oci_device_close(d);
+}
+END_TEST
+
+/* Waits until open; says that it has begun. */
+static unsigned gate_begun, gate_open, after_gate;   /* atomic */
+static void wait_at_gate(const oc_host_launch *l, void *const *params) {
+  (void)l;
+  (void)params;
+  __atomic_store_n(&gate_begun, 1, __ATOMIC_RELEASE);
+  while (!__atomic_load_n(&gate_open, __ATOMIC_ACQUIRE)) nanosleep(&(struct timespec){0, 100000}, NULL);
+}
+static void go_after(const oc_host_launch *l, void *const *params) {
+  (void)l;
+  (void)params;
+  __atomic_add_fetch(&after_gate, 1, __ATOMIC_RELAXED);
+}
+
+static oc_stream stream_at_gate(struct device *d, bool stalled) {
+  const oc_host_function f[] = {{"gate", wait_at_gate, 0, NULL}, {"after", go_after, 0, NULL}};
+  oc_module m = must_load(d, f, 2);
+  oc_stream s;
+  ck_assert_int_eq(oci_devstream_create(&d->streams, &s), OC_OK);
+  if (stalled) ck_assert_int_eq(oci_devstream_stall(&d->streams, s, true), OC_OK);
+  must_launch(d, must_find(d, m, "gate"), s, NULL);
+  for (int i = 0; i < 3; i++) must_launch(d, must_find(d, m, "after"), s, NULL);
+  return s;
+}
+
+static void await_gate(void) {
+  while (!__atomic_load_n(&gate_begun, __ATOMIC_ACQUIRE)) nanosleep(&(struct timespec){0, 100000}, NULL);
+}
+
+struct stepper {
+  struct device *d;
+  oc_stream s;
+  pthread_t thread;
+  unsigned called;   /* atomic */
+};
+
+static void *step_one(void *arg) {
+  struct stepper *x = arg;
+  __atomic_store_n(&x->called, 1, __ATOMIC_RELEASE);
+  ck_assert_int_eq(oci_devstream_step(&x->d->streams, x->s, 1), OC_OK);
+  return NULL;
+}
+
+static uint64_t limit_now(struct device *d) {
+  return limit_of(d->streams.all);   /* the newest stream is the first */
+}
+
+/* Each of two steps at once lets one more run, the first one's not being done yet. */
+START_TEST(steps_add_up) {
+  struct device *d = open_plain();
+  struct stepper x[2] = {{.d = d, .s = stream_at_gate(d, true)}, {.d = d}};
+  x[1].s = x[0].s;
+  for (int i = 0; i < 2; i++) {
+    pthread_create(&x[i].thread, NULL, step_one, &x[i]);
+    while (limit_now(d) != (uint64_t)i + 1) nanosleep(&(struct timespec){0, 100000}, NULL);
+    await_gate();
+  }
+  __atomic_store_n(&gate_open, 1, __ATOMIC_RELEASE);
+  for (int i = 0; i < 2; i++) pthread_join(x[i].thread, NULL);
+  ck_assert_uint_eq(after_gate, 1);
+  oci_device_close(d);
+  ck_assert_uint_eq(after_gate, 3);
+}
+END_TEST
+
+/* A destroyed stream that is at work and not stalled cannot be stepped: it runs to its end anyway. */
+START_TEST(a_destroyed_stream_at_work_is_not_stepped) {
+  struct device *d = open_plain();
+  oc_stream s = stream_at_gate(d, false);
+  await_gate();
+  ck_assert_int_eq(oci_devstream_destroy(&d->streams, s), OC_OK);
+  ck_assert_int_eq(oci_devstream_step(&d->streams, s, 1), OC_E_INVALID);
+  said("that stream was destroyed");
+  oc_stream other;   /* has nothing to do with it */
+  ck_assert_int_eq(oci_devstream_create(&d->streams, &other), OC_OK);
+  ck_assert_int_eq(oci_devstream_stall(&d->streams, other, true), OC_OK);
+  ck_assert_int_eq(oci_devstream_step(&d->streams, other, 1), OC_OK);
+  ck_assert_int_eq(oci_devstream_stall(&d->streams, other, false), OC_OK);
+  must_sync(d, other);
+  ck_assert_uint_eq(__atomic_load_n(&after_gate, __ATOMIC_RELAXED), 0);
+  __atomic_store_n(&gate_open, 1, __ATOMIC_RELEASE);
+  oci_device_close(d);
+  ck_assert_uint_eq(after_gate, 3);
+}
+END_TEST
+
+/* Of two streams that failed synchronize_all tells one, and both are told. */
+START_TEST(failures_of_two_streams_are_told_together) {
+  struct device *d = open_plain();
+  const oc_host_function f = {"gone", nothing, 0, NULL};
+  oc_module m = must_load(d, &f, 1);
+  oc_kernel k = must_find(d, m, "gone");
+  oc_stream s[2];
+  for (int i = 0; i < 2; i++) {
+    ck_assert_int_eq(oci_devstream_create(&d->streams, &s[i]), OC_OK);
+    ck_assert_int_eq(oci_devstream_stall(&d->streams, s[i], true), OC_OK);
+    must_launch(d, k, s[i], NULL);
+  }
+  ck_assert_int_eq(oci_devmodule_unload(&d->modules, m), OC_OK);
+  for (int i = 0; i < 2; i++) ck_assert_int_eq(oci_devstream_stall(&d->streams, s[i], false), OC_OK);
+  ck_assert_int_eq(oci_devstreams_synchronize(&d->streams), OC_E_BACKEND);
+  said("unloaded");
+  ck_assert_int_eq(oci_devstreams_synchronize(&d->streams), OC_OK);
+  for (int i = 0; i < 2; i++) must_sync(d, s[i]);
+  oci_device_close(d);
+}
+END_TEST
+
+/* ---- workers that look again before they sleep ---- */
+
+static int processors = -1;   /* as the library is told; 0: it cannot be told; -1: as it is */
+
+/* In the place of the C library's. */
+int sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set) {
+  memset(set, 0, bytes);
+  if (processors < 0) return syscall(SYS_sched_getaffinity, pid, bytes, set) < 0 ? -1 : 0;
+  for (size_t i = 0; i < (size_t)processors; i++) CPU_SET(i, set);
+  return processors ? 0 : -1;
+}
+
+START_TEST(workers_spin_where_each_has_a_processor) {
+  for (processors = 0; processors <= 8; processors++) {
+    struct device *d = open_plain();
+    ck_assert_int_eq(d->streams.spins > 0, processors >= 4);
+    oci_device_close(d);
+  }
+  processors = -1;
+}
+END_TEST
+
+/* Found while it looks, or after it fell asleep. */
+START_TEST(a_worker_that_spins_misses_nothing) {
+  struct device *d = open_plain();
+  const oc_host_function f = {"small", count_small, 0, NULL};
+  oc_kernel k = must_find(d, must_load(d, &f, 1), "small");
+  d->streams.spins = 20000;
+  for (int i = 0; i < 300; i++) {
+    must_launch(d, k, NULL, NULL);
+    must_sync(d, NULL);
+    if (i % 30 == 0) nanosleep(&(struct timespec){0, 5000000}, NULL);
+  }
+  ck_assert_uint_eq(small_runs, 300);
+  oci_device_close(d);
+}
+END_TEST
+
+/* ---- modules that come and go ---- */
 
 /* S3: loading the same image again and again takes no more memory. */
 START_TEST(reloading_is_flat) {
@@ -578,6 +956,8 @@ START_TEST(bad_images_are_refused_in_words) {
   bad = image, bad.functions = (const oc_host_function *)((uintptr_t)f + 1);
   refused(d, &bad, sizeof bad, "misaligned");
   f[1].name = NULL;
+  refused(d, &image, sizeof image, "function 1 has no name");
+  f[1].name = "";
   refused(d, &image, sizeof image, "function 1 has no name");
   f[1].name = "a";
   refused(d, &image, sizeof image, "two functions a");
@@ -685,6 +1065,7 @@ static Suite *device_suite(void) {
   tcase_add_test(t, recycled_handles_come_back_at_once);
   tcase_add_test(t, many_handles_are_all_good);
   tcase_add_test(t, made_up_handles_are_none);
+  tcase_add_test(t, a_full_table_has_no_more_handles);
   tcase_add_test(t, spans_are_found_as_in_a_plain_list);
   suite_add_tcase(s, t);
 
@@ -708,9 +1089,26 @@ static Suite *device_suite(void) {
   tcase_add_test(t, bad_frees_are_told_and_change_nothing);
   tcase_add_test(t, more_holes_than_the_kernel_allows);
   tcase_add_test(t, ranges_are_checked);
+#ifdef CAN_LIMIT
+  tcase_add_test(t, a_window_is_what_there_is_room_for);
+  tcase_add_test(t, no_room_to_align);
+  tcase_add_test(t, no_room_for_a_worker);
+#endif
+  suite_add_tcase(s, t);
+
+  t = tcase_create("queues");
+  tcase_set_timeout(t, 30);
+  tcase_add_test(t, operations_of_all_sizes_run_in_order);
+  tcase_add_test(t, steps_add_up);
+  tcase_add_test(t, a_destroyed_stream_at_work_is_not_stepped);
+  tcase_add_test(t, failures_of_two_streams_are_told_together);
+  tcase_add_test(t, workers_spin_where_each_has_a_processor);
+  tcase_add_test(t, a_worker_that_spins_misses_nothing);
   suite_add_tcase(s, t);
 
   t = tcase_create("modules");
+  tcase_add_test(t, stale_and_made_up_handles_have_their_words);
+  tcase_add_test(t, functions_whose_names_hash_alike_are_two);
   tcase_add_test(t, reloading_is_flat);
   tcase_add_test(t, bad_images_are_refused_in_words);
   suite_add_tcase(s, t);
