@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "allocator/ledger.h"
+#include "rcu/hash.h"
 
 static struct meta meta;
 static struct ledger ledger;
@@ -132,6 +133,22 @@ START_TEST(many_tags) {
 }
 END_TEST
 
+/* Two owners whose names have one hash: their first eight bytes make one factor of the product 0, and the other, the next
+   eight, counts for nothing. If the hash has changed so that they do not meet, this has to follow. */
+START_TEST(names_of_one_hash_are_told_apart) {
+  const uint64_t word = 0xE7037ED1A0B428DBu;
+  char one[32] = "........abcdefghijklmnopqrstuvw", two[32] = "........Abcdefghijklmnopqrstuvw";
+  memcpy(one, &word, sizeof word);
+  memcpy(two, &word, sizeof word);
+  ck_assert_uint_eq(oci_hash_bytes(one, sizeof one, 0), oci_hash_bytes(two, sizeof two, 0));
+  uint32_t first = tag_of(NULL, one, false), second = tag_of(NULL, two, false);
+  ck_assert_uint_ne(first, second);
+  ck_assert_str_eq(row_of(first).owner, one);
+  ck_assert_str_eq(row_of(second).owner, two);
+  ck_assert_uint_eq(tag_of(NULL, two, false), second);
+}
+END_TEST
+
 /* Pairs that differ in this alone, many enough that some of them meet in one slot of the index. */
 START_TEST(external_memory_has_tags_of_its_own) {
   enum { MANY = 500 };
@@ -238,6 +255,7 @@ int main(void) {
   tcase_add_test(t, another_owner_keeps_the_site);
   tcase_add_test(t, counters_add_up);
   tcase_add_test(t, many_tags);
+  tcase_add_test(t, names_of_one_hash_are_told_apart);
   tcase_add_test(t, external_memory_has_tags_of_its_own);
   tcase_add_test(t, tags_end_where_their_index_does);
   tcase_add_test(t, host_memory_fails_anywhere);

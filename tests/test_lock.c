@@ -2,6 +2,15 @@
 /* The pool's lock (rcu/lock.h): one at a time, no sleeper forgotten. A lost wake is Check's timeout. */
 #include "config.h"
 
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/membarrier.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include "rcu/lock.h"
 #include "tests/fixture.h"
 
@@ -120,6 +129,34 @@ START_TEST(a_change_before_the_sleep_is_not_missed) {
 }
 END_TEST
 
+/* From now on this process has a kernel without the barrier: without any membarrier, or one that registers for it only. */
+static bool take_the_barrier_away(bool registers) {
+  struct sock_filter code[] = {
+    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 3),
+    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[0])),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, registers ? MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED : ~0u, 1, 0),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  struct sock_fprog program = {sizeof code / sizeof *code, code};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) return false;
+  return syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0;
+}
+
+START_TEST(without_a_barrier_those_who_slept_come_in) {
+  if (!take_the_barrier_away(_i)) {
+    fx_skip("this kernel has no filter of system calls");
+    return;
+  }
+  all_counted(2, 500, true);
+  all_counted(8, 200, true);
+  struct held h = {0};
+  fx_threads(9, want_it, &h);
+  ck_assert_uint_eq(h.left, 8);
+}
+END_TEST
+
 int main(void) {
   Suite *s = suite_create("lock");
   TCase *c = tcase_create("lock");
@@ -128,6 +165,7 @@ int main(void) {
   tcase_add_test(c, one_at_a_time);
   tcase_add_test(c, those_who_slept_come_in);
   tcase_add_test(c, each_sleeper_wakes_the_next);
+  tcase_add_loop_test(c, without_a_barrier_those_who_slept_come_in, 0, 2);
   tcase_add_test(c, a_change_wakes_all_that_sleep_for_it);
   tcase_add_test(c, a_change_before_the_sleep_is_not_missed);
   suite_add_tcase(s, c);
