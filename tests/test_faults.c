@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "liboc/cudaload.h"
 #include "rcu/mem.h"
 #include "tests/world.h"
 #include "tests/wrap.h"
@@ -899,6 +900,31 @@ START_TEST(g33_every_fault_of_every_function) {
 }
 END_TEST
 
+/* ---- where the fault is another thread's haste ---- */
+
+static oc_backend *first;
+static bool opens_first(void *arg, size_t bytes) {
+  (void)arg;
+  if (bytes != sizeof(struct cuda_process) || first) return false;
+  oci_mem_set_fault(NULL, NULL);
+  ck_ok(oc_backend_open_cuda(NULL, &first));
+  return false;
+}
+
+/* Of two that load the driver at once, the second uses what the first has found. */
+START_TEST(two_load_the_driver_at_once) {
+  oc_backend *second;
+  if (fx_which() != FX_CUDA) { fx_skip("needs a CUDA driver"); return; }
+  oci_mem_set_fault(opens_first, NULL);
+  ck_ok(oc_backend_open_cuda(NULL, &second));
+  oci_mem_set_fault(NULL, NULL);
+  if (!first) { fx_skip("the driver was loaded before, as with CK_FORK=no"); ck_ok(oc_backend_close(second)); return; }
+  ck_assert_ptr_eq(oc_cuda_context(first), oc_cuda_context(second));
+  ck_ok(oc_backend_close(first));
+  ck_ok(oc_backend_close(second));
+}
+END_TEST
+
 /* ---- the table is whole ---- */
 
 static bool has_row(const char *symbol) {
@@ -929,6 +955,7 @@ int main(void) {
   tally = mmap(NULL, sizeof *tally, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (tally == MAP_FAILED) return EXIT_FAILURE;
   Suite *s = world_suite("faults", &tc);
+  tcase_add_test(tc, two_load_the_driver_at_once);
   tcase_add_test(tc, every_export_has_its_row);
   tcase_add_loop_test(tc, g33_every_fault_of_every_function, 0, ROWS);
   int rc = fx_run(s);
