@@ -109,7 +109,7 @@ static void change_or_wait(void *arg, unsigned thread) {
     oci_lock_changed(&c->word);
   }
   while (!c->word) oci_lock_sleep(&c->lock, &c->word, 0);
-  ck_assert_uint_ne(c->lock.state, LOCK_OPEN);   /* it is ours again */
+  ck_assert_uint_ne(__atomic_load_n(&c->lock.state, __ATOMIC_RELAXED), LOCK_OPEN);   /* it is ours again */
   lock_leave(&c->lock);
 }
 
