@@ -93,12 +93,13 @@ static void count(struct span *s, uint64_t ns)
   s->ns += ns;
 }
 
-/* Those laps count before and after which the core was this thread's alone, and between which nobody else had it. */
+/* Those laps count before and after which the core was this thread's alone, and between which nobody else had it. Where a
+   thread was stopped, the others of its race contended with nobody. */
 static void window(struct runner *t)
 {
   struct span all = {0}, alone = {0};
   uint64_t began = oct_now_ns(), ns;
-  bool was, is = oct_issue_is_whole(oct_issue_rate());
+  bool was, is = oct_issue_is_whole(oct_issue_rate()), stopped = false;
   long before, after = preemptions();
 
   do {
@@ -107,12 +108,13 @@ static void window(struct runner *t)
     ns = one_lap(t);
     is = oct_issue_is_whole(oct_issue_rate());
     after = preemptions();
+    stopped = stopped || before != after;
     count(&all, ns);
     if (was && is && before == after)
       count(&alone, ns);
   } while (alone.ns < t->window_ns && oct_now_ns() - began < t->patience_ns);
-  t->shared = alone.ns < t->window_ns / 2;
-  if (!t->shared)
+  t->shared = alone.ns < t->window_ns / 2 || (stopped && t->racer->threads > 1);
+  if (alone.ns >= t->window_ns / 2)
     all = alone;
   t->ns = (double)all.ns / ((double)all.laps * LAP);
 }
