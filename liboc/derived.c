@@ -62,15 +62,17 @@ HIT bool lookup(oc_derived *d, oc_kind kind, oc_arity arity, uint64_t key, const
 static __attribute__((noinline)) oc_status get_far(oc_derived *d, oc_kind kind, uint64_t key, uint64_t *out) {
   static const char call[] = "oc_derived_get_ptr";
   struct map_hit hit;
-  if (may_look(d, kind, OC_PTR, key, out) && !oci_in_capture() && oci_model_live(oci_model_of_derived(d))) {
-    uint64_t value = oci_map_far(&d->maps[kind], key);
-    if (!value) return OC_MISS;
-    *out = value;
-    oci_hit(HIT_DERIVED);
-    return OC_OK;
+  if (!may_look(d, kind, OC_PTR, key, out) || !oci_model_live(oci_model_of_derived(d)))
+    return no_hit(d, kind, OC_PTR, key, out, call);
+  uint64_t value = 0;
+  if (!oci_in_capture()) {
+    value = oci_map_far(&d->maps[kind], key);
+  } else if (oci_map_get(&d->maps[kind], key, &hit)) {
+    mark_captured(d, &hit);
+    value = hit.v0;
   }
-  if (!lookup(d, kind, OC_PTR, key, out, &hit)) return no_hit(d, kind, OC_PTR, key, out, call);
-  *out = hit.v0;
+  if (!value) return OC_MISS;
+  *out = value;
   oci_hit(HIT_DERIVED);
   return OC_OK;
 }

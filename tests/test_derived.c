@@ -198,6 +198,9 @@ START_TEST(g9_zero_is_no_value_and_no_key) {
   ck_status(oc_derived_insert_pair(w.d, OC_ROWWISE_FP8, 0, some, NULL), OC_E_INVALID);
   ck_status(oc_derived_get_ptr(w.d, OC_BF16, 0, &v), OC_E_INVALID);
   ck_status(oc_derived_get_ptr_on(w.d, OC_BF16, 0, NULL, &v), OC_E_INVALID);
+  uint64_t pair[2];
+  ck_status(oc_derived_get_pair(w.d, OC_ROWWISE_FP8, 0, pair), OC_E_INVALID);
+  ck_status(oc_derived_get_pair_on(w.d, OC_ROWWISE_FP8, 0, NULL, pair), OC_E_INVALID);
   ck_status(oc_derived_get_or_build_ptr(w.d, OC_BF16, 0, never_ptr, NULL, &v), OC_E_INVALID);
   ck_status(oc_derived_invalidate(w.d, 0), OC_E_INVALID);
   const uint64_t keys[3] = {ANY, 0, ANY + 1};
@@ -412,6 +415,57 @@ START_TEST(g27_g28_hits_and_inserts_work_everywhere) {
 END_TEST
 
 /* G3: after teardown nothing is found and nothing written. */
+/* G3: from the moment that teardown began, though the entries are there until it gets to them. */
+START_TEST(g3_while_teardown_waits_nothing_is_found) {
+  struct world w = world_open();
+  struct call c = {.w = &w};
+  struct side teardown;
+  uint64_t v[2] = {77, 77};
+  put(&w, OC_BF16, ANY, ANY);
+  put_pair(&w, ANY, ANY, 0);
+  ck_ok(oc_derived_get_ptr_on(w.d, OC_BF16, ANY, NULL, v));   /* names the stream */
+  v[0] = 77;
+  ck_ok(oc_model_retain(w.m, "engine"));
+  side_start(&teardown, call_teardown, &c);
+  side_waits(&teardown);
+  ck_assert_uint_eq(oc_derived_len(w.d), 2);
+  ck_status(oc_derived_get_ptr(w.d, OC_BF16, ANY, v), OC_E_RELEASED);
+  ck_status(oc_derived_get_ptr_on(w.d, OC_BF16, ANY, NULL, v), OC_E_RELEASED);
+  ck_status(oc_derived_get_pair(w.d, OC_ROWWISE_FP8, ANY, v), OC_E_RELEASED);
+  ck_status(oc_derived_get_pair_on(w.d, OC_ROWWISE_FP8, ANY, NULL, v), OC_E_RELEASED);
+  ck_words("torn down");
+  ck_assert(v[0] == 77 && v[1] == 77);
+  ck_ok(oc_model_release_hold(w.m, "engine"));
+  side_join(&teardown);
+  ck_assert_int_eq(c.status, OC_OK);
+  ck_ok(oc_model_destroy(w.m));
+  fx_close(w.b);
+}
+END_TEST
+
+/* G28: whichever call found a value in a capture, its block is the graph's. */
+START_TEST(g28_each_kind_of_hit_marks_the_value) {
+  for (int way = 0; way < 4; way++) {
+    struct world w = world_open();
+    uint64_t v[2];
+    put(&w, OC_BF16, ANY, block_of(&w, 4096));
+    put_pair(&w, ANY, block_of(&w, 4096), 0);
+    ck_ok(oc_model_use_stream(w.m, NULL));
+    ck_ok(oc_capture_enter(w.m, NULL));
+    if (way == 0) ck_ok(oc_derived_get_ptr(w.d, OC_BF16, ANY, v));
+    if (way == 1) ck_ok(oc_derived_get_ptr_on(w.d, OC_BF16, ANY, NULL, v));
+    if (way == 2) ck_ok(oc_derived_get_pair(w.d, OC_ROWWISE_FP8, ANY, v));
+    if (way == 3) ck_ok(oc_derived_get_pair_on(w.d, OC_ROWWISE_FP8, ANY, NULL, v));
+    oc_capture_leave(w.m);
+    ck_ok(oc_derived_release(w.d));
+    ck_assert_uint_eq(figures(&w).retired_bytes, 4096);   /* of the two the one that was found */
+    ck_ok(oc_model_graphs_gone(w.m));
+    ck_assert_uint_eq(figures(&w).retired_bytes, 0);
+    world_close(&w);
+  }
+}
+END_TEST
+
 START_TEST(g3_after_teardown_everything_says_so) {
   struct world w = world_open();
   put(&w, OC_BF16, ANY, block_of(&w, 256));
@@ -481,6 +535,8 @@ int main(void) {
   tcase_add_test(tc, len_label_describe);
   tcase_add_test(tc, g33_null_has_a_status);
   tcase_add_test(tc, g27_g28_hits_and_inserts_work_everywhere);
+  tcase_add_test(tc, g3_while_teardown_waits_nothing_is_found);
+  tcase_add_test(tc, g28_each_kind_of_hit_marks_the_value);
   tcase_add_test(tc, g3_after_teardown_everything_says_so);
   tcase_add_test(tc, release_forgets_all_and_the_model_goes_on);
   return fx_run(s);

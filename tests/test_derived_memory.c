@@ -10,6 +10,7 @@
 #include "liboc/model.h"
 #include "rcu/mem.h"
 #include "tests/world.h"
+#include "tests/wrap.h"
 
 #define ANY 0x7f0000u
 
@@ -275,11 +276,68 @@ START_TEST(a_source_may_be_freed_under_an_insert) {
 }
 END_TEST
 
+/* ---- a value that goes while a stream is named for it ---- */
+
+static oc_status make_on(oc_build *b, void *arg, uint64_t *out) {
+  oc_status st = oc_build_on_stream(b, arg);
+  return st ? st : oc_build_alloc(b, 256, 0, out);
+}
+static oc_status make_pair_on(oc_build *b, void *arg, uint64_t out[2]) { return make_on(b, arg, &out[0]); }
+
+struct remover {
+  struct call c;
+  struct side side;
+  bool armed;
+};
+
+/* Inside the lookup, which found the value and now makes its stream's record. */
+static bool remove_meanwhile(void *arg, size_t bytes) {
+  struct remover *r = arg;
+  (void)bytes;
+  if (!r->armed) return false;
+  r->armed = false;
+  side_start(&r->side, call_invalidate, &r->c);
+  fx_until(oc_derived_len(r->c.w->d) == 0);
+  return false;
+}
+
+/* Not ordered after an event of what is gone, nor handed out: looked for again, and not there. */
+START_TEST(a_value_may_go_while_its_stream_is_named) {
+  oc_backend_ops ops = wrap_table();
+  ops.capturing = NULL;   /* so that the other thread unpublishes before it needs the model's lock, which we have */
+  for (int pair = 0; pair < 2; pair++) {
+    struct wrap wrap;
+    wrap_open_ops(&wrap, NULL, &ops);
+    struct world w = world_on(wrap.outer, (oc_model_options){0});
+    oc_stream s = fx_stream(wrap.inner), other = fx_stream(wrap.inner);
+    struct remover r = {.c = {.w = &w, .key = ANY}, .armed = true};
+    uint64_t v[2];
+    if (pair) ck_ok(oc_derived_get_or_build_pair(w.d, OC_ROWWISE_FP8, ANY, make_pair_on, s, v));
+    else ck_ok(oc_derived_get_or_build_ptr(w.d, OC_BF16, ANY, make_on, s, v));
+    v[0] = 77;
+    oci_mem_set_fault(remove_meanwhile, &r);
+    if (pair) ck_status(oc_derived_get_pair_on(w.d, OC_ROWWISE_FP8, ANY, other, v), OC_MISS);
+    else ck_status(oc_derived_get_ptr_on(w.d, OC_BF16, ANY, other, v), OC_MISS);
+    oci_mem_set_fault(NULL, NULL);
+    ck_assert(!r.armed);
+    side_join(&r.side);
+    ck_assert_int_eq(r.c.status, OC_OK);
+    ck_assert_uint_eq(v[0], 77);
+    ck_assert_uint_eq(wrap_calls(&wrap, "event_wait"), 0);
+    ck_ok(oc_model_destroy(w.m));
+    fx_stream_free(wrap.inner, s);
+    fx_stream_free(wrap.inner, other);
+    wrap_close(&wrap);
+  }
+}
+END_TEST
+
 int main(void) {
   TCase *tc;
   Suite *s = world_suite("derived_memory", &tc);
   tcase_add_loop_test(tc, g33_fail_each_allocation, 0, 2 * (int)(sizeof scenarios / sizeof *scenarios));
   tcase_add_test(tc, g15_an_insert_that_worked_is_tracked);
   tcase_add_test(tc, a_source_may_be_freed_under_an_insert);
+  tcase_add_test(tc, a_value_may_go_while_its_stream_is_named);
   return fx_run(s);
 }
