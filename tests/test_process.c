@@ -177,6 +177,8 @@ static void forked_rest(struct parent *t) {
   child_forked(oc_pool_note_external(p, 1 << 20, 256, "x"));
   child_forked(oc_pool_forget_external(p, 1 << 20));
   child_forked(oc_pool_get_stats(p, &s));
+  oc_model_stats counts = {.struct_size = sizeof counts};
+  child_forked(oc_model_get_stats(t->m, &counts));
   child_forked(oc_pool_check(p));
   child_check(oc_pool_report_text(p, 0) == NULL && oc_pool_report_json(p) == NULL);
   child_check(strstr(oc_last_error(), "parent") != NULL);
@@ -332,6 +334,68 @@ START_TEST(g32_grandchildren) {
   struct parent t;
   open_parent(&t);
   in_child(child_with_child, &t);
+  close_parent(&t);
+}
+END_TEST
+
+/* The child's part of a build function that forks: its value is nobody's, and the build is the parent's. */
+struct forker {
+  pid_t pid;
+};
+static oc_status fork_in_build(oc_build *b, void *arg, uint64_t *out) {
+  struct forker *f = arg;
+  fflush(NULL);
+  f->pid = fork();
+  if (f->pid) return oc_build_alloc(b, 256, 0, out);
+  alarm(60);
+  *out = 4096;
+  return OC_OK;
+}
+START_TEST(g32_inside_a_build_function) {
+  struct parent t;
+  struct forker f = {0};
+  uint64_t v = 77;
+  int status;
+  open_parent(&t);
+  oc_status st = oc_derived_get_or_build_ptr(oc_model_derived(t.m), OC_BF16, 77, fork_in_build, &f, &v);
+  if (f.pid == 0) {
+    child_check(st == OC_E_FORKED && v == 77);
+    forked_hits(&t);
+    own_life();
+    _exit(0);
+  }
+  ck_ok(st);
+  ck_assert_int_eq(waitpid(f.pid, &status, 0), f.pid);
+  ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child ended with status 0x%x", (unsigned)status);
+  ck_ok(oc_derived_get_ptr(oc_model_derived(t.m), OC_BF16, 77, &v));
+  close_parent(&t);
+}
+END_TEST
+
+/* A trace is its process's: the child has none, and may have its own. */
+static oc_status count_text(void *arg, const char *json, size_t n) {
+  *(size_t *)arg += n;
+  return json ? OC_OK : OC_E_IO;
+}
+static void trace_in_child(void *arg) {
+  size_t bytes = 0;
+  (void)arg;
+  child_check(oc_trace_stop(NULL, NULL) == OC_E_NOT_FOUND);
+  own_life();
+  child_check(oc_trace_start(NULL) == OC_OK);
+  own_life();
+  child_check(oc_trace_stop(count_text, &bytes) == OC_OK);
+  child_check(bytes > 500);   /* more than the head of one that is empty */
+}
+START_TEST(g32_a_trace_stays_behind) {
+  struct parent t;
+  size_t before = 0;
+  ck_ok(oc_trace_start(NULL));
+  open_parent(&t);
+  in_child(trace_in_child, NULL);
+  check_parent(&t);
+  ck_ok(oc_trace_stop(count_text, &before));
+  ck_assert_uint_gt(before, 500);
   close_parent(&t);
 }
 END_TEST
@@ -559,6 +623,8 @@ static Suite *suite(void) {
   tcase_add_test(t, g32_while_another_thread_is_in_a_guard);
   tcase_add_test(t, g32_while_a_thread_waits_for_a_guard_that_waits_for_us);
   tcase_add_test(t, g32_inside_a_guard_of_our_own);
+  tcase_add_test(t, g32_inside_a_build_function);
+  tcase_add_test(t, g32_a_trace_stays_behind);
   tcase_add_test(t, g32_while_another_thread_waits_for_the_device);
   tcase_add_test(t, g32_while_other_threads_hold_locks);
   tcase_add_test(t, s6_exit_without_teardown);
