@@ -5,6 +5,7 @@
  */
 #include "config.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -242,6 +243,35 @@ static void fire_all(void *arg, unsigned t) {
 
 START_TEST(g6_once_is_true_for_one_of_many_threads) {
   fx_threads(THREADS, fire_all, NULL);
+  for (unsigned i = 0; i < GATES; i++) ck_assert_uint_eq(fired[i], 1);
+}
+END_TEST
+
+static unsigned arrived;   /* atomic */
+
+/* The gates are there, and both threads come to each of them at the same moment. */
+static void fire_together(void *arg, unsigned t) {
+  (void)arg;
+  (void)t;
+  for (unsigned i = 0; i < GATES; i++) {
+    char name[24];
+    snprintf(name, sizeof name, "%s%u", prefix, i);
+    add(&arrived);
+    for (unsigned looks = 0; __atomic_load_n(&arrived, __ATOMIC_ACQUIRE) < 2 * (i + 1); looks++)
+      if (looks > 1000) sched_yield();
+    if (oc_opcache_once(c, name)) add(&fired[i]);
+  }
+}
+
+START_TEST(g6_once_is_true_for_one_of_two_that_come_together) {
+  memset(fired, 0, sizeof fired);
+  arrived = 0;
+  for (unsigned i = 0; i < GATES; i++) {
+    char name[24];
+    snprintf(name, sizeof name, "%s%u", prefix, i);
+    ck_assert(oc_opcache_first_n(c, name, 1));
+  }
+  fx_threads(2, fire_together, NULL);
   for (unsigned i = 0; i < GATES; i++) ck_assert_uint_eq(fired[i], 1);
 }
 END_TEST
