@@ -455,7 +455,8 @@ int main(void) {
     g6_first_shape_is_true_once_a_shape, g6_shapes_of_one_hash_are_as_many_shapes,
     g6_a_shape_asked_for_as_teardown_begins, the_three_have_key_spaces_of_their_own, gates_are_the_models, g33_nonsense_is_false,
     g4_a_reused_buffer_is_another_key, g4_past_65536_ids_keys_take_the_string_path,
-    g6_once_is_true_for_one_of_many_threads, g6_first_n_is_exact_under_threads, g6_first_shape_is_exact_while_it_grows,
+    g6_once_is_true_for_one_of_many_threads, g6_once_is_true_for_one_of_two_that_come_together,
+    g6_first_n_is_exact_under_threads, g6_first_shape_is_exact_while_it_grows,
     g28_gates_work_inside_a_capture_and_a_guard, g3_after_teardown_all_are_false, g3_a_refused_teardown_leaves_gates_as_they_were,
     g33_without_host_memory_a_new_gate_is_false_and_logged, g1_a_gate_that_is_there_allocates_nothing,
   };
