@@ -24,6 +24,7 @@
 #include "rcu/error.h"
 #include "rcu/hash.h"
 #include "rcu/mem.h"
+#include "tests/world.h"
 
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
@@ -854,6 +855,49 @@ START_TEST(failures_of_two_streams_are_told_together) {
 }
 END_TEST
 
+/* ---- events ---- */
+
+struct event_call {
+  struct device *d;
+  oc_event e;
+  oc_status st;
+  char words[128];
+  struct side side;
+};
+
+static void record_event(void *arg) {
+  struct event_call *c = arg;
+  c->st = oci_devevent_record(&c->d->streams, c->e, NULL);
+}
+
+static void destroy_event(void *arg) {
+  struct event_call *c = arg;
+  c->st = oci_devevent_destroy(&c->d->streams, c->e);
+  if (c->st) snprintf(c->words, sizeof c->words, "%s", oci_error_text());
+}
+
+/* Both found it, and wait for its lock, which a record has that waits for its stream's, which we have. */
+START_TEST(an_event_is_destroyed_once) {
+  struct device *d = open_plain();
+  oc_event e;
+  ck_assert_int_eq(oci_devevent_create(&d->streams, &e), OC_OK);
+  struct event_call c[3] = {{.d = d, .e = e}, {.d = d, .e = e}, {.d = d, .e = e}};
+  pthread_mutex_lock(&d->streams.null_stream->lock);
+  for (int i = 0; i < 3; i++) {
+    side_start(&c[i].side, i ? destroy_event : record_event, &c[i]);
+    side_waits(&c[i].side);
+  }
+  pthread_mutex_unlock(&d->streams.null_stream->lock);
+  for (int i = 0; i < 3; i++) side_join(&c[i].side);
+  ck_assert_int_eq(c[0].st, OC_OK);
+  const struct event_call *late = c[1].st ? &c[1] : &c[2];
+  ck_assert_int_eq(c[1].st + c[2].st, OC_E_INVALID);   /* and OC_OK, which is 0 */
+  ck_assert_ptr_nonnull(strstr(late->words, "that event was destroyed"));
+  ck_assert_uint_eq(oci_devevents_live(&d->streams), 0);
+  oci_device_close(d);
+}
+END_TEST
+
 /* ---- workers that look again before they sleep ---- */
 
 static int processors = -1;   /* as the library is told; 0: it cannot be told; -1: as it is */
@@ -1102,6 +1146,7 @@ static Suite *device_suite(void) {
   tcase_add_test(t, steps_add_up);
   tcase_add_test(t, a_destroyed_stream_at_work_is_not_stepped);
   tcase_add_test(t, failures_of_two_streams_are_told_together);
+  tcase_add_test(t, an_event_is_destroyed_once);
   tcase_add_test(t, workers_spin_where_each_has_a_processor);
   tcase_add_test(t, a_worker_that_spins_misses_nothing);
   suite_add_tcase(s, t);

@@ -864,6 +864,56 @@ START_TEST(g33_room_in_the_map_may_go_while_a_buffer_is_made) {
 }
 END_TEST
 
+/* A capture that asks for a buffer which another thread is just publishing: it waits for that, and has it. */
+struct asked {
+  oc_status st;
+  oc_devptr p;
+};
+static struct side asker;
+static struct asked asked;
+
+static void ask_in_capture(void *arg) {
+  struct asked *a = arg;
+  ck_ok(oc_capture_enter(m, streams[39]));
+  a->st = oc_opcache_scratch_on(c, crowded, streams[0], 100 * MIB, &a->p);
+  oc_capture_leave(m);
+}
+
+/* In the growth of the tag's map, of which nobody sees anything before the lock is given back. */
+static bool ask_meanwhile(void *arg, size_t bytes) {
+  if (!starve(arg, bytes)) return false;
+  starved = false;
+  side_start(&asker, ask_in_capture, &asked);
+  side_waits(&asker);
+  return false;
+}
+
+START_TEST(g28_a_buffer_may_be_published_while_a_capture_asks) {
+  oc_devptr p = 0;
+  open_wrapped();
+  wrapped.hook = crowd_the_map;
+  for (int i = 0; i < 40; i++) streams[i] = fx_stream(wrapped.inner);
+  oci_mem_set_fault(ask_meanwhile, NULL);
+  for (others = 1; others < 39 && !asker.fn; others++) {
+    snprintf(crowded, sizeof crowded, "tag %u", others);
+    close_model();   /* each large buffer is the driver's to make */
+    model_on((oc_model_options){.arena_min = 2 * MIB, .arena_max = 2 * MIB});
+    scratch_on("an arena with room", streams[0], 256);
+    ck_ok(oc_opcache_scratch_on(c, crowded, streams[0], 100 * MIB, &p));
+    starved = false;
+  }
+  oci_mem_set_fault(NULL, NULL);
+  ck_assert_msg(asker.fn != NULL, "no map had to grow");
+  side_join(&asker);
+  ck_ok(asked.st);
+  ck_assert_uint_eq(asked.p, p);
+  ck_ok(oc_model_graphs_gone(m));
+  close_model();
+  for (int i = 0; i < 40; i++) fx_stream_free(wrapped.inner, streams[i]);
+  wrap_close(&wrapped);
+}
+END_TEST
+
 /* ---- G17: out of memory ---- */
 
 START_TEST(g17_out_of_memory_leaves_the_old_buffer_in_place) {
@@ -1073,6 +1123,7 @@ int main(void) {
     g8_all_buffers_of_a_forgotten_stream_go_back_after_its_work, g8_what_a_capture_got_is_retired_when_its_stream_goes,
     g8_without_events_they_go_back_when_the_stream_was_waited_for, g8_a_stream_a_request_stays_flat,
     g27_forgetting_inside_a_guard_waits_for_nobody, g33_room_in_the_map_may_go_while_a_buffer_is_made,
+    g28_a_buffer_may_be_published_while_a_capture_asks,
     a_stream_that_cannot_be_marked_keeps_its_buffers_until_graphs_gone, g22_release_gives_all_back_and_calls_miss_afresh,
     g27_release_does_not_wait_inside_a_guard_or_a_capture, g28_release_retires_what_a_capture_got,
     g28_release_beside_a_capture_keeps_the_blocks, release_that_cannot_drain_keeps_the_blocks, s8_growth_in_a_capture_reaches_no_driver,
