@@ -216,9 +216,10 @@ static unsigned choose(const double *x, const bool *shared, unsigned rounds, dou
 void oct_times_close(struct times *t, unsigned rounds)
 {
   double of[ROUNDS_MOST];
+  unsigned n = choose(t->round, t->shared, rounds, of);
 
   t->rounds = rounds;
-  t->median = median(of, choose(t->round, t->shared, rounds, of));
+  t->median = median(of, n);
 }
 
 bool oct_race(const struct bench *b, const struct racer *r, size_t count, unsigned warm, struct times *out,
