@@ -142,6 +142,11 @@ START_TEST(options_are_checked) {
   ck_words("2 devices");
   o.ordinal = -1;
   ck_status(oc_backend_open_cuda(&o, &b), OC_E_INVALID);
+  sim->simcuda_set_devices(1);
+  o.ordinal = 1;
+  ck_status(oc_backend_open_cuda(&o, &b), OC_E_INVALID);
+  ck_assert_str_eq(oc_last_error(), "oc_backend_open_cuda: ordinal 1: the CUDA driver has 1 device");
+  sim->simcuda_set_devices(2);
   o.ordinal = 0;
   o.flags = 1;
   ck_status(oc_backend_open_cuda(&o, &b), OC_E_INVALID);

@@ -346,6 +346,9 @@ START_TEST(g13_another_models_block_is_refused) {
   const uint64_t v[2] = {user, 0};
   ck_status(oc_build_commit(b, v, NULL), OC_E_NOT_OWNED);
   put(&w, OC_BF16, user, user);                     /* as a key, and as its own value, it is just a number */
+  oc_devptr nobodys;
+  ck_ok(oc_backend_table(w.b)->alloc(oc_backend_self(w.b), 100, &nobodys));
+  put(&w, OC_BF16, ANY + 1, nobodys);               /* in neither pool: the engine's own, and now the model's to free */
   ck_ok(oc_pool_free(other.p, user));
   ck_ok(oc_pool_free(other.p, owned));
   ck_ok(oc_model_destroy(other.m));

@@ -1278,6 +1278,21 @@ START_TEST(s11_unowned_blocks_are_swept_and_named) {
 }
 END_TEST
 
+START_TEST(g26_where_no_site_is_known) {
+  oc_backend *b = fx_open(NULL);
+  oc_model *m = fx_model(b);
+  oc_devptr p;
+  oc_report *r;
+  ck_ok(oc_pool_alloc_at(oc_model_pool(m), 256, 0, NULL, &p));
+  ck_ok(oc_model_teardown(m, &r));
+  check_row(r, "unowned blocks", OC_OK, "256 B in 1 blocks, largest site unknown:0");
+  ck_assert_int_eq(unowned_rows(r), 1);   /* of a single site the sum says it all */
+  oc_report_free(r);
+  ck_ok(oc_model_destroy(m));
+  fx_close(b);
+}
+END_TEST
+
 /* One row an owner, whatever their number, and whatever they are called: an engine may say what our own say. */
 START_TEST(g22_every_owner_has_its_row) {
   oc_backend *b = fx_open(NULL);
@@ -1460,6 +1475,7 @@ static Suite *suite(void) {
   tcase_add_test(t, g22_teardown_in_a_storm_of_calls);
   tcase_add_test(t, g3_everything_after_teardown_is_released);
   tcase_add_test(t, s11_unowned_blocks_are_swept_and_named);
+  tcase_add_test(t, g26_where_no_site_is_known);
   tcase_add_test(t, g22_every_owner_has_its_row);
   tcase_add_test(t, the_report_in_json_is_the_report);
   tcase_add_test(t, s3_a_thousand_cycles_are_flat);
