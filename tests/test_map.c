@@ -10,6 +10,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "liboc/derived.h"
+#include "liboc/model.h"
 #include "rcu/guard.h"
 #include "rcu/list.h"
 #include "rcu/map.h"
@@ -349,6 +351,49 @@ START_TEST(readers_see_whole_values_whatever_the_writer_does) {
 }
 END_TEST
 
+/* An entry's flag changes all the time, as when builds are seen finished: a look-up that meets a change reads again. It
+   neither misses what is there nor waits for the flag to stay. */
+struct flips {
+  struct map *map;
+  uint64_t key, count;   /* atomic: count */
+  uint32_t stop;         /* atomic */
+};
+
+static void *flip(void *arg) {
+  struct flips *f = arg;
+  struct map_hit hit;
+  if (!oci_map_get(f->map, f->key, &hit)) return NULL;
+  while (!__atomic_load_n(&f->stop, __ATOMIC_RELAXED)) {
+    oci_map_set_entry(f->map, f->key, hit.entry ^ MAP_FLAG);
+    oci_map_set_entry(f->map, f->key, hit.entry);
+    __atomic_add_fetch(&f->count, 1, __ATOMIC_RELAXED);
+  }
+  return NULL;
+}
+
+START_TEST(a_look_up_that_meets_a_change_reads_again) {
+  oc_backend *b = fx_open(NULL);
+  oc_model *m = fx_model(b);
+  oc_derived *d = oc_model_derived(m);
+  oc_devptr source, pair[2], got[2];
+  ck_ok(oc_pool_alloc(oc_model_pool(m), 1000, 0, &source));
+  for (int i = 0; i < 2; i++) ck_ok(oc_pool_alloc(oc_model_pool(m), 1000, 0, &pair[i]));
+  ck_ok(oc_derived_insert_pair(d, OC_ROWWISE_FP8, source, pair, NULL));
+  struct flips f = {.map = &d->maps[OC_ROWWISE_FP8], .key = source};
+  pthread_t other;
+  ck_assert_int_eq(pthread_create(&other, NULL, flip, &f), 0);
+  const uint64_t turns = fx_scale(500000);   /* of each of the two at least */
+  for (uint64_t i = 0; i < turns || __atomic_load_n(&f.count, __ATOMIC_RELAXED) < turns; i++) {
+    ck_ok(oc_derived_get_pair(d, OC_ROWWISE_FP8, source, got));
+    if (got[0] != pair[0] || got[1] != pair[1]) ck_abort_msg("another pair, at the %lluth time", (unsigned long long)i);
+  }
+  __atomic_store_n(&f.stop, 1, __ATOMIC_RELAXED);
+  pthread_join(other, NULL);
+  ck_ok(oc_model_destroy(m));
+  fx_close(b);
+}
+END_TEST
+
 /* ---- lists ---- */
 
 struct thing {
@@ -472,6 +517,7 @@ int main(void) {
   tcase_add_loop_test(c, g30_an_ever_new_key_costs_at_most_64_bytes, 0, (int)fx_scale(sizeof live_counts / sizeof *live_counts));
   tcase_add_test(c, g30_growing_is_bounded_by_the_live_keys);
   tcase_add_test(c, readers_see_whole_values_whatever_the_writer_does);
+  tcase_add_test(c, a_look_up_that_meets_a_change_reads_again);
   tcase_add_test(c, lists_keep_order);
   tcase_add_test(c, the_table_has_what_was_added_and_not_removed);
   tcase_add_test(c, a_table_without_memory_has_longer_chains);
