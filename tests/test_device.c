@@ -701,6 +701,52 @@ START_TEST(functions_whose_names_hash_alike_are_two) {
 }
 END_TEST
 
+/* One module after another in one record, and threads that look up what they last heard of. */
+#define LIVES 40000u
+
+struct life {
+  oc_kernel k;
+  oc_host_fn fn;
+};
+
+struct succession {
+  struct device *d;
+  struct life lives[LIVES];
+  unsigned newest, over;   /* atomic */
+  unsigned wrong;   /* atomic */
+};
+
+static void look_up_kernels(void *arg) {
+  struct succession *x = arg;
+  while (!__atomic_load_n(&x->over, __ATOMIC_ACQUIRE)) {
+    const struct life *l = &x->lives[__atomic_load_n(&x->newest, __ATOMIC_ACQUIRE)];
+    struct kernel_ref ref;
+    bool stale;
+    oc_status st = oci_devkernel_resolve(&x->d->modules, l->k, &ref, &stale);
+    if (st == OC_OK ? ref.fn != l->fn : !stale) __atomic_add_fetch(&x->wrong, 1, __ATOMIC_RELAXED);
+  }
+}
+
+/* A handle is its own function's, or stale; never another's that has the record now. */
+START_TEST(a_kernel_is_found_as_it_was_or_not_at_all) {
+  static struct succession x;
+  struct side side[2];
+  const oc_host_function f[] = {{"a", run_a, 0, NULL}, {"b", run_b, 0, NULL}};
+  x.d = open_plain();
+  for (unsigned i = 0; i < LIVES; i++) {
+    oc_module m = must_load(x.d, &f[i % 2], 1);
+    x.lives[i] = (struct life){must_find(x.d, m, f[i % 2].name), f[i % 2].fn};
+    __atomic_store_n(&x.newest, i, __ATOMIC_RELEASE);
+    if (i == 0) for (int n = 0; n < 2; n++) side_start(&side[n], look_up_kernels, &x);
+    ck_assert_int_eq(oci_devmodule_unload(&x.d->modules, m), OC_OK);
+  }
+  __atomic_store_n(&x.over, 1, __ATOMIC_RELEASE);
+  for (int n = 0; n < 2; n++) side_join(&side[n]);
+  ck_assert_uint_eq(x.wrong, 0);
+  oci_device_close(x.d);
+}
+END_TEST
+
 /* ---- queues ---- */
 
 #define LARGE 100000u
@@ -1154,6 +1200,7 @@ static Suite *device_suite(void) {
   t = tcase_create("modules");
   tcase_add_test(t, stale_and_made_up_handles_have_their_words);
   tcase_add_test(t, functions_whose_names_hash_alike_are_two);
+  tcase_add_test(t, a_kernel_is_found_as_it_was_or_not_at_all);
   tcase_add_test(t, reloading_is_flat);
   tcase_add_test(t, bad_images_are_refused_in_words);
   suite_add_tcase(s, t);

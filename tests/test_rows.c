@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows that no run of a model can be made to have for sure: more than a report has room for, two events of one moment. */
+/* What no run of a model can be made to do for sure: a report without room, two events of one moment, a count that comes late. */
 #include "config.h"
 
 #include <jansson.h>
 #include <string.h>
 
-#include "liboc/derived.h"
+#include "liboc/model.h"
 #include "liboc/report.h"
 #include "liboc/sight.h"
 #include "liboc/trace.h"
@@ -71,6 +71,41 @@ START_TEST(spans_that_begin_at_once_nest) {
 }
 END_TEST
 
+/* ---- a count of the page ---- */
+
+struct counting {
+  oc_model *m;
+  unsigned wrong;   /* atomic */
+};
+
+#define MISSES 100000u
+
+static void miss(void *arg, unsigned i) {
+  struct counting *x = arg;
+  uint64_t last = 0;
+  (void)i;
+  for (unsigned n = 1; n <= fx_scale(MISSES); n++) {
+    oci_sight_miss(x->m, MISS_KERNEL, "a kernel");
+    uint64_t now = __atomic_load_n(&x->m->shown->kernel_misses, __ATOMIC_RELAXED);
+    if (now < n || now < last) __atomic_add_fetch(&x->wrong, 1, __ATOMIC_RELAXED);
+    last = now;
+  }
+}
+
+/* Sums come to the page in any order: it never goes back, and has the last one at the end. */
+START_TEST(a_count_of_the_page_only_grows) {
+  oc_backend *b = fx_open(NULL);
+  struct counting x = {.m = fx_model(b)};
+  ck_ok(oc_stats_publish(NULL));
+  fx_threads(4, miss, &x);
+  ck_assert_uint_eq(x.wrong, 0);
+  ck_assert_uint_eq(x.m->shown->kernel_misses, 4 * fx_scale(MISSES));
+  ck_ok(oc_stats_unpublish());
+  ck_ok(oc_model_destroy(x.m));
+  fx_close(b);
+}
+END_TEST
+
 START_TEST(a_kind_that_is_none_has_a_name) {
   ck_assert_str_eq(oci_kind_name(KINDS_MAX), "?");
   ck_assert_str_eq(oci_kind_name(KINDS_MAX - 1), "?");   /* not registered */
@@ -86,6 +121,7 @@ int main(void) {
   suite_add_tcase(s, t);
   tcase_add_test(t, g23_rows_that_do_not_fit_are_counted);
   tcase_add_test(t, spans_that_begin_at_once_nest);
+  tcase_add_test(t, a_count_of_the_page_only_grows);
   tcase_add_test(t, a_kind_that_is_none_has_a_name);
   return fx_run(s);
 }
