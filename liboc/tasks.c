@@ -54,15 +54,8 @@ void oci_tasks_free(struct task_list *t) {
 }
 
 struct timespec oci_deadline(uint32_t ms) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  t.tv_sec += ms / 1000;
-  t.tv_nsec += (long)(ms % 1000) * 1000000;
-  if (t.tv_nsec >= 1000000000) {
-    t.tv_sec++;
-    t.tv_nsec -= 1000000000;
-  }
-  return t;
+  uint64_t ns = oci_now_ns() + (uint64_t)ms * 1000000u;
+  return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
 }
 
 /* ---- calls and builds ---- */
