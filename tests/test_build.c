@@ -827,6 +827,46 @@ START_TEST(s29_a_build_that_never_ends) {
 }
 END_TEST
 
+/* One that began after release did is of the next time: it is neither waited for nor forgotten. */
+START_TEST(release_does_not_wait_for_newer_builds) {
+  struct world w = world_open();
+  struct call c = {.w = &w};
+  struct side release;
+  oc_build *older = begin(&w, OC_BF16, ANY);
+  side_start(&release, call_release, &c);
+  side_waits(&release);
+  oc_build *newer = begin(&w, OC_BF16, ANY + 1);
+  commit_one(older, build_block(older, 100));
+  side_join(&release);
+  ck_assert_int_eq(c.status, OC_OK);
+  ck_assert_uint_eq(oc_derived_len(w.d), 0);
+  commit_one(newer, build_block(newer, 100));
+  ck_assert_uint_eq(oc_derived_len(w.d), 1);
+  world_close(&w);
+}
+END_TEST
+
+/* G22: what waits for a build is woken by teardown, which waits for that build itself. */
+START_TEST(g22_an_invalidate_that_waits_when_teardown_begins) {
+  struct world w = world_open();
+  struct call down = {.w = &w}, waits = {.w = &w, .key = ANY};
+  struct side teardown, waiter;
+  oc_build *b = begin(&w, OC_BF16, ANY);
+  side_start(&waiter, call_invalidate, &waits);
+  side_waits(&waiter);
+  side_start(&teardown, call_teardown, &down);
+  side_join(&waiter);
+  ck_assert_int_eq(waits.status, OC_E_RELEASED);
+  ck_assert_ptr_nonnull(strstr(waits.words, "oc_derived_invalidate"));
+  ck_assert(!side_done(&teardown));
+  oc_build_abort(b);
+  side_join(&teardown);
+  ck_assert_int_eq(down.status, OC_OK);
+  ck_ok(oc_model_destroy(w.m));
+  fx_close(w.b);
+}
+END_TEST
+
 START_TEST(a_site_may_lack_a_name) {
   struct world w = world_on(fx_open(NULL), (oc_model_options){.teardown_wait_ms = 1});
   struct call c = {.w = &w};
@@ -922,6 +962,8 @@ int main(void) {
   tcase_add_test(tc, release_waits_for_open_builds);
   tcase_add_test(tc, release_takes_a_build_that_ends_in_time);
   tcase_add_test(tc, s29_a_build_that_never_ends);
+  tcase_add_test(tc, release_does_not_wait_for_newer_builds);
+  tcase_add_test(tc, g22_an_invalidate_that_waits_when_teardown_begins);
   tcase_add_test(tc, a_site_may_lack_a_name);
   tcase_add_test(tc, g12_a_commit_after_teardown_began);
   tcase_add_test(tc, a_builds_blocks_have_a_site);

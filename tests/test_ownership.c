@@ -554,6 +554,29 @@ START_TEST(g15_a_source_stays_one_until_readers_left) {
 }
 END_TEST
 
+/* Entries made of a block while its free waits for readers of others are forgotten too. */
+START_TEST(g15_a_free_forgets_what_is_added_while_it_waits) {
+  struct world w = world_open();
+  oc_devptr src = block_of(&w, 1000);
+  put(&w, OC_BF16, src, block_of(&w, 64));
+  struct reader r = {.w = &w};
+  struct call c = {.w = &w, .key = src};
+  struct side reader, other;
+  side_start(&reader, read_on, &r);
+  fx_until(__atomic_load_n(&r.in, __ATOMIC_ACQUIRE));
+  side_start(&other, call_free, &c);
+  fx_until(oc_derived_len(w.d) == 0);
+  put(&w, OC_BF16, src + 512, block_of(&w, 64));
+  __atomic_store_n(&r.leave, 1, __ATOMIC_RELEASE);
+  side_join(&reader);
+  side_join(&other);
+  ck_assert_int_eq(c.status, OC_OK);
+  ck_assert_uint_eq(value_of(&w, OC_BF16, src + 512), 0);
+  ck_assert_uint_eq(live_blocks(&w), 0);
+  world_close(&w);
+}
+END_TEST
+
 /* Two ranges whose starts have one hash: what is derived of the one is not of the other. */
 START_TEST(g15_sources_whose_hashes_collide_are_two) {
   struct world w = world_open();
@@ -820,6 +843,7 @@ int main(void) {
   tcase_add_test(tc, g15_freeing_the_source_of_a_first_build_waits_for_it);
   tcase_add_test(tc, g13_a_block_may_become_a_value_while_its_free_waits);
   tcase_add_test(tc, g15_a_source_stays_one_until_readers_left);
+  tcase_add_test(tc, g15_a_free_forgets_what_is_added_while_it_waits);
   tcase_add_test(tc, g15_sources_whose_hashes_collide_are_two);
   tcase_add_test(tc, a_key_in_a_freed_block_is_refused);
   tcase_add_test(tc, what_was_derived_of_a_builds_block_goes_with_it);

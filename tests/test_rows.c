@@ -71,6 +71,21 @@ START_TEST(spans_that_begin_at_once_nest) {
 }
 END_TEST
 
+/* A writer that saw the trace on, and comes when it is over. */
+START_TEST(an_event_that_comes_late_is_nobodys) {
+  const struct event e = {.kind = EVENT_INSTANT, .begin = oci_now_ns(), .thread = 5, .generation = 1, .name = "late"};
+  struct gathered g = {.n = 0};
+  oci_trace_add(&e);
+  ck_ok(oc_trace_start(NULL));
+  ck_ok(oc_trace_stop(NULL, NULL));
+  oci_trace_add(&e);
+  ck_ok(oc_trace_start(NULL));
+  ck_ok(oc_trace_stop(gather, &g));
+  ck_assert_ptr_null(strstr(g.text, "late"));
+  ck_assert_ptr_nonnull(strstr(g.text, "\"dropped\":\"0\""));
+}
+END_TEST
+
 /* ---- a count of the page ---- */
 
 struct counting {
@@ -121,6 +136,7 @@ int main(void) {
   suite_add_tcase(s, t);
   tcase_add_test(t, g23_rows_that_do_not_fit_are_counted);
   tcase_add_test(t, spans_that_begin_at_once_nest);
+  tcase_add_test(t, an_event_that_comes_late_is_nobodys);
   tcase_add_test(t, a_count_of_the_page_only_grows);
   tcase_add_test(t, a_kind_that_is_none_has_a_name);
   return fx_run(s);

@@ -812,6 +812,35 @@ START_TEST(a_backend_that_comes_back_for_the_same_buffer_does_not_hang) {
 }
 END_TEST
 
+/* A tag that is new to the model has no room for its record: said of the call, there being no tag yet. */
+static bool no_memory_at_all(void *arg, size_t bytes) {
+  (void)arg;
+  (void)bytes;
+  return true;
+}
+
+START_TEST(g33_a_new_tag_needs_memory) {
+  oc_devptr p = 7;
+  char name[24];
+  bool met = false;
+  open_with((struct fx_options){0});
+  ck_status(oc_opcache_scratch(NULL, "act", 1, &p), OC_E_INVALID);   /* this thread's error text is there */
+  oci_mem_set_fault(no_memory_at_all, NULL);
+  for (unsigned n = 0; n < 10000 && !met; n++) {   /* records are made several at a time */
+    snprintf(name, sizeof name, "new tag %u", n);
+    oc_tag_key key = OC_TAG_KEY(name);
+    ck_status(oc_opcache_scratch_k(c, &key, 4096, &p), OC_E_HOST_NOMEM);
+    met = strstr(oc_last_error(), "oc_opcache_scratch_k: out of host memory");
+  }
+  oci_mem_set_fault(NULL, NULL);
+  ck_assert(met);
+  ck_assert_uint_eq(p, 7);
+  ck_assert_uint_eq(oc_opcache_scratches(c), 0);
+  scratch(name, 4096);
+  close_all();
+}
+END_TEST
+
 /* While a stream's buffer is made others take the room in the tag's map, and then host memory is out. */
 static unsigned others;
 static bool starved;
@@ -1123,7 +1152,7 @@ int main(void) {
     g8_all_buffers_of_a_forgotten_stream_go_back_after_its_work, g8_what_a_capture_got_is_retired_when_its_stream_goes,
     g8_without_events_they_go_back_when_the_stream_was_waited_for, g8_a_stream_a_request_stays_flat,
     g27_forgetting_inside_a_guard_waits_for_nobody, g33_room_in_the_map_may_go_while_a_buffer_is_made,
-    g28_a_buffer_may_be_published_while_a_capture_asks,
+    g28_a_buffer_may_be_published_while_a_capture_asks, g33_a_new_tag_needs_memory,
     a_stream_that_cannot_be_marked_keeps_its_buffers_until_graphs_gone, g22_release_gives_all_back_and_calls_miss_afresh,
     g27_release_does_not_wait_inside_a_guard_or_a_capture, g28_release_retires_what_a_capture_got,
     g28_release_beside_a_capture_keeps_the_blocks, release_that_cannot_drain_keeps_the_blocks, s8_growth_in_a_capture_reaches_no_driver,
