@@ -453,7 +453,7 @@ END_TEST
 
 /* ---- what the system refuses ---- */
 
-static void refused_by_limit(int resource, rlim_t limit, const char *what, int error) {
+static void refused_by_limit(unsigned resource, rlim_t limit, const char *what, int error) {
   struct rlimit was, now;
   ck_status(oc_stats_unpublish(), OC_E_NOT_FOUND);   /* the thread has room for its errors' words now */
   ck_assert_int_eq(getrlimit(resource, &was), 0);
