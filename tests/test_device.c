@@ -693,6 +693,7 @@ START_TEST(functions_whose_names_hash_alike_are_two) {
   struct device *d = open_plain();
   const oc_host_function f[] = {{a, run_a, 0, NULL}, {b, run_b, 0, NULL}};
   oc_module m = must_load(d, f, 2);
+  ran_a = ran_b = 0;
   must_launch(d, must_find(d, m, a), NULL, NULL);
   for (int i = 0; i < 2; i++) must_launch(d, must_find(d, m, b), NULL, NULL);
   must_sync(d, NULL);
@@ -778,6 +779,7 @@ START_TEST(operations_of_all_sizes_run_in_order) {
   oc_stream s;
   ck_assert_int_eq(oci_devstream_create(&d->streams, &s), OC_OK);
   uint64_t want = 0, smalls = 0;
+  large_sum = small_runs = 0;
   for (int round = 0; round < 4; round++) {
     for (int i = 0; i < 3; i++) {
       memset(bytes, round * 3 + i + 1, LARGE);   /* copied at the launch */
@@ -811,6 +813,7 @@ static oc_stream stream_at_gate(struct device *d, bool stalled) {
   const oc_host_function f[] = {{"gate", wait_at_gate, 0, NULL}, {"after", go_after, 0, NULL}};
   oc_module m = must_load(d, f, 2);
   oc_stream s;
+  gate_begun = gate_open = after_gate = 0;
   ck_assert_int_eq(oci_devstream_create(&d->streams, &s), OC_OK);
   if (stalled) ck_assert_int_eq(oci_devstream_stall(&d->streams, s, true), OC_OK);
   must_launch(d, must_find(d, m, "gate"), s, NULL);
@@ -972,6 +975,7 @@ START_TEST(a_worker_that_spins_misses_nothing) {
   const oc_host_function f = {"small", count_small, 0, NULL};
   oc_kernel k = must_find(d, must_load(d, &f, 1), "small");
   d->streams.spins = 20000;
+  small_runs = 0;
   for (int i = 0; i < 300; i++) {
     must_launch(d, k, NULL, NULL);
     must_sync(d, NULL);
