@@ -111,14 +111,14 @@ static __attribute__((noinline)) int refuse(const struct pool_request *r) {
   if (r->bytes > SIZE_MAX - ARENA_GRAIN || align > SIZE_MAX - ARENA_GRAIN - r->bytes)
     return oci_error(POOL_E_INVALID, "a block of %zu bytes aligned to %" PRIu64 " overflows", r->bytes, align);
   return oci_error(POOL_E_DEVICE_NOMEM,
-                   "a block of %zu bytes aligned to %" PRIu64 " is larger than an arena can be (%" PRIu64 " bytes)",
-                   r->bytes, align, (uint64_t)ARENA_MOST);
+                   "a block of %zu bytes aligned to %" PRIu64 " is larger than an arena can be (%" PRIu64 " bytes with the alignment)",
+                   r->bytes, align, (uint64_t)BLOCK_MOST);
 }
 
 static inline bool acceptable(const struct pool_request *r) {
-  if (__builtin_expect(!r->align, 1)) return r->bytes - 1 < ARENA_MOST;
-  return r->bytes - 1 < ARENA_MOST && r->align <= ARENA_MOST && !(r->align & (r->align - 1)) &&
-         r->bytes + r->align <= ARENA_MOST;
+  if (__builtin_expect(!r->align, 1)) return r->bytes - 1 < BLOCK_MOST;
+  return r->bytes - 1 < BLOCK_MOST && r->align <= BLOCK_MOST && !(r->align & (r->align - 1)) &&
+         r->bytes + r->align <= BLOCK_MOST;
 }
 
 /* Field by field: a whole order, built and copied, is read back by wider loads than it was written with, and each such load
@@ -208,7 +208,7 @@ int oci_pool_reserve(struct pool *p, size_t bytes) {
   pthread_mutex_lock(&p->growing);
   if (bytes && !takes_requests(p)) status = released();
   while (bytes && !status) {
-    uint64_t part = bytes < ARENA_MOST ? bytes : ARENA_MOST;
+    uint64_t part = bytes < BLOCK_MOST ? bytes : BLOCK_MOST;
     struct order o = {.units = (uint32_t)((part + UNIT_BYTES - 1) >> UNIT_SHIFT), .align = UNIT_BYTES};
     status = oci_pool_grow(p, &o, NULL);
     bytes -= part;
@@ -238,6 +238,7 @@ struct verdict oci_pool_judge(struct pool *p, uint64_t ptr, unsigned classes, bo
 
 static const char *class_name(unsigned class) {
   static const char *const names[] = {"block", "owned block", "scratch block", "block of a build", "derived block"};
+  _Static_assert(sizeof names / sizeof *names == BLOCK_DERIVED + 1, "a name for each class");
   return names[class];
 }
 

@@ -54,6 +54,8 @@ struct suballoc {
 
 #define ARENA_GRAIN ((uint64_t)2 << 20)                     /* arenas are multiples of it */
 #define ARENA_MOST (((uint64_t)1 << 40) - ARENA_GRAIN)      /* units fit 32 bits */
+/* Of a block, and of a part of a reserve: with it an arena has room whatever its base loses to alignment. */
+#define BLOCK_MOST (ARENA_MOST - ARENA_GRAIN)
 #define ARENA_SLOTS 65535u
 
 void oci_suballoc_init(struct suballoc *s, struct meta *meta);

@@ -133,7 +133,7 @@ static struct pending *take_queues(struct pool *p) {
   pool_lock(p);
   struct pending *queues = p->queues;
   p->queues = NULL;
-  if (queues) p->collecting++;
+  if (queues) __atomic_store_n(&p->collecting, p->collecting + 1, __ATOMIC_RELAXED);   /* the kernel looks too: oci_lock_sleep */
   pool_unlock(p);
   return queues;
 }

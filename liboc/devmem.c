@@ -83,7 +83,7 @@ static uint64_t claim_place(struct devmem *m, size_t bytes, size_t align) {
   pthread_mutex_lock(&m->lock);
   uint64_t at = round_up(m->next, align);
   if (at > m->high || m->high - at < bytes) at = round_up(m->low, align);
-  bool fits = m->high - at >= bytes;   /* the start is in: a window is far wider than any align, and no window is all 0 */
+  bool fits = m->high - at >= bytes;   /* without a window low, next and high are 0, and nothing fits */
   if (fits) m->next = at + bytes;
   pthread_mutex_unlock(&m->lock);
   return fits ? at : 0;

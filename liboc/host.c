@@ -7,6 +7,7 @@
  */
 #include "config.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <string.h>
@@ -55,7 +56,7 @@ struct host {
 
 static void sleep_ns(uint64_t ns) {
   struct timespec left = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-  while (nanosleep(&left, &left) != 0) continue;   /* a signal came */
+  while (nanosleep(&left, &left) != 0 && errno == EINTR) continue;   /* a signal came */
 }
 
 static bool injected(struct host *h, struct knob *k, uint64_t call, oc_status *st) {

@@ -4,6 +4,7 @@
 
 #include "rcu/lock.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <linux/membarrier.h>
@@ -15,8 +16,6 @@
 
 #define SPINS 20
 #define POLL_NS 1000000
-
-static bool no_barrier;   /* the kernel has none */
 
 static void pause_some(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -42,34 +41,43 @@ static bool take_spinning(struct lock *l) {
   return false;
 }
 
+/* A system call that leaves errno as it was: what an allocation does with it is nobody's failure. */
+static long ask(long call, long a, long b, long c, long d) {
+  int was = errno;
+  long answer = syscall(call, a, b, c, d, NULL, 0);
+  errno = was;
+  return answer;
+}
+
 /* Every thread of the process passes a full barrier before this returns true. False: the kernel has no such call. */
 static bool barrier_everywhere(void) {
-  if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0) return true;
-  return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0 &&
-         syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
+  if (ask(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0, 0) == 0) return true;
+  return ask(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0, 0) == 0 &&
+         ask(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0, 0) == 0;
 }
 
 static void sleep_while(const uint32_t *word, uint32_t value, const struct timespec *limit) {
-  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, limit, NULL, 0);
+  ask(SYS_futex, (long)word, FUTEX_WAIT_PRIVATE, value, (long)limit);
 }
 
-/* Without the barrier somebody may leave by a plain store and not see it: then sleep is short. */
-static void become_careful(struct lock *l) {
+static void wake(const uint32_t *word, int most) { ask(SYS_futex, (long)word, FUTEX_WAKE_PRIVATE, most, 0); }
+
+static bool become_careful(struct lock *l) {
   __atomic_store_n(&l->careful, 1, __ATOMIC_SEQ_CST);
-  if (!barrier_everywhere()) __atomic_store_n(&no_barrier, true, __ATOMIC_RELAXED);
+  return barrier_everywhere();
 }
 
+/* Who makes it careful without a barrier may be missed by the one that has it now, and sleeps only shortly. The others can
+   sleep on: who has been through here takes the lock as one that is slept for, and wakes one of them when it leaves. */
 void oci_lock_wait(struct lock *l) {
   static const struct timespec poll = {.tv_nsec = POLL_NS};
   if (take_spinning(l)) return;
-  if (!lock_is_careful(l)) become_careful(l);
+  bool sure = lock_is_careful(l) || become_careful(l);
   while (__atomic_exchange_n(&l->state, LOCK_SLEPT_FOR, __ATOMIC_ACQUIRE) != LOCK_OPEN)
-    sleep_while(&l->state, LOCK_SLEPT_FOR, __atomic_load_n(&no_barrier, __ATOMIC_RELAXED) ? &poll : NULL);
+    sleep_while(&l->state, LOCK_SLEPT_FOR, sure ? NULL : &poll);
 }
 
-void oci_lock_wake(struct lock *l) {
-  syscall(SYS_futex, &l->state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-}
+void oci_lock_wake(struct lock *l) { wake(&l->state, 1); }
 
 void oci_lock_leave_careful(struct lock *l) {
   if (__atomic_exchange_n(&l->state, LOCK_OPEN, __ATOMIC_RELEASE) == LOCK_SLEPT_FOR) oci_lock_wake(l);
@@ -81,6 +89,4 @@ void oci_lock_sleep(struct lock *l, uint32_t *word, uint32_t value) {
   lock_take(l);
 }
 
-void oci_lock_changed(uint32_t *word) {
-  syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-}
+void oci_lock_changed(uint32_t *word) { wake(word, INT_MAX); }

@@ -4,7 +4,8 @@
  * sleep for it, leaving it is a plain store: pthread_mutex_unlock's read-modify-write waits until all stores before it have
  * left the core, which took a tenth of an allocation. The first that must sleep makes it careful, for ever, and has all cores
  * of the process pass a barrier (membarrier): then either it sees the lock free, or whoever left it by a plain store sees
- * that it is careful now, and wakes. tests/spin/lock.pml tries every order.
+ * that it is careful now, and wakes. tests/spin/lock.pml tries every order of three threads, two turns each, with stores
+ * that wait in a buffer.
  *
  * All zero is a free lock; it holds no memory. Not recursive, not fair. lock_leave looks at the lock once more after it is
  * free: its memory may go only when every call that used it has returned.
@@ -33,7 +34,7 @@ static inline void lock_take(struct lock *l) {
 }
 
 static inline bool lock_is_careful(const struct lock *l) {
-  return __builtin_expect(__atomic_load_n(&l->careful, __ATOMIC_RELAXED) != 0, 0) != 0;
+  return __builtin_expect(__atomic_load_n(&l->careful, __ATOMIC_RELAXED), 0);
 }
 
 static inline void lock_leave(struct lock *l) {

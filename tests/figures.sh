@@ -130,9 +130,12 @@ run_torture() {
 # From a checkout's folder, on a machine that does nothing else.
 run_long() {
   local run
-  [ $# -gt 0 ] || set -- spin bite static coverage torture longrun fuzz
   failed=0
   mkdir -p "$logs"
+  if [ $# -eq 0 ]; then
+    rm -f "$logs"/*.log
+    set -- spin bite static coverage torture longrun fuzz
+  fi
   for run in "$@"; do
     case $run in
     spin | static | coverage) long "$run" "$root/tests/$run.sh" ;;

@@ -157,6 +157,26 @@ static void less_aligned(void) {
   dev.skew = UINT64_C(16) << (skew_seed >> 33) % 17;
 }
 
+/* A base that is no multiple of 256 costs an arena its ends; the largest block has room in one all the same. */
+START_TEST(g16_the_largest_block_at_an_odd_base) {
+  uint64_t ptr;
+  dev.skew = 16;
+  get(1);
+  unsigned before = dev.allocs;
+  for (size_t bytes = BLOCK_MOST + 1; bytes <= ARENA_MOST; bytes += (ARENA_MOST - BLOCK_MOST) / 4) {
+    ck_assert_int_eq(try_get(bytes, 0, BLOCK_USER, &ptr), POOL_E_DEVICE_NOMEM);
+    ck_assert_int_eq(try_get(bytes - 16, 16, BLOCK_USER, &ptr), POOL_E_DEVICE_NOMEM);
+  }
+  ck_assert_uint_eq(dev.allocs, before);
+  ck_assert_int_eq(try_get(BLOCK_MOST, 0, BLOCK_USER, &ptr), POOL_OK);
+  ck_assert_int_eq(try_get(BLOCK_MOST - 16, 16, BLOCK_USER, &ptr), POOL_OK);
+  ck_assert_int_eq(try_get(BLOCK_MOST - 4096, 4096, BLOCK_USER, &ptr), POOL_OK);
+  ck_assert_int_eq(oci_pool_reserve(pool, ARENA_MOST + 1), POOL_OK);
+  ck_assert_uint_eq(dev.allocs, before + 5);
+  ck_assert_int_eq(oci_pool_check(pool), POOL_OK);
+}
+END_TEST
+
 START_TEST(g16_bases_of_any_alignment) {
   for (uint64_t seed = 1; seed < 400; seed++) {
     uint64_t ptr;
@@ -1505,7 +1525,7 @@ static void add(Suite *s, const char *name, const TTest *const *tests, size_t n)
 int main(void) {
   Suite *s = suite_create("pool_internal");
   ADD(s, "requests", g16_nonsense_is_invalid, g16_alignment_small_and_large, g16_a_base_of_a_malloc,
-      g16_the_ends_of_an_odd_base, g16_bases_of_any_alignment);
+      g16_the_ends_of_an_odd_base, g16_the_largest_block_at_an_odd_base, g16_bases_of_any_alignment);
   ADD(s, "sizes", g18_arenas_double_with_live_bytes, g18_limits_are_kept_sane,
       s13_a_large_request_has_an_arena_of_its_own, g18_reserve_is_one_arena);
   ADD(s, "out of memory", s34_an_empty_arena_makes_room, s12_two_sizes_in_turn, g17_a_smaller_arena_halves_the_limit,

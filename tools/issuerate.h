@@ -12,7 +12,7 @@
 
 /* Of the calling thread's core, in a microsecond. Any thread. */
 double oct_issue_rate(void);
-/* Is it that of a core that has no other work: close to the highest that any thread has seen? */
+/* Is it that of a core that has no other work: close to the highest that was seen often? */
 bool oct_issue_is_whole(double rate);
 /* Looks for 50 milliseconds, so that the highest is known. */
 void oct_issue_learn(void);

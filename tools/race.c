@@ -15,7 +15,9 @@
 /* Who waits at the start: a barrier would hold those for ever that came before a thread that could not be made. */
 enum start { WAIT, GO, CALLED_OFF };
 
-enum { PATIENCE = 100 };          /* windows of time that one may take */
+/* PATIENCE: windows of time that one may take. Laps are looked at in stretches: to look takes a microsecond and more, in which
+   the thread is outside of what it measures. */
+enum { PATIENCE = 100, STRETCH_NS = 20000 };
 
 struct runner {
   const struct racer *racer;
@@ -29,6 +31,13 @@ struct runner {
 };
 
 struct span { uint64_t laps, ns; };
+
+static unsigned cores(void)
+{
+  cpu_set_t allowed;
+
+  return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (unsigned)CPU_COUNT(&allowed) : 1;
+}
 
 void oct_pin(unsigned thread)
 {
@@ -87,31 +96,41 @@ static long preemptions(void)
   return getrusage(RUSAGE_THREAD, &u) == 0 ? u.ru_nivcsw : 0;
 }
 
-static void count(struct span *s, uint64_t ns)
+static void add(struct span *to, struct span s)
 {
-  s->laps++;
-  s->ns += ns;
+  to->laps += s.laps;
+  to->ns += s.ns;
 }
 
-/* Those laps count before and after which the core was this thread's alone, and between which nobody else had it. Where a
-   thread was stopped, the others of its race contended with nobody. */
+static struct span stretch(struct runner *t)
+{
+  struct span s = {0};
+
+  do
+    add(&s, (struct span){1, one_lap(t)});
+  while (s.ns < STRETCH_NS && s.ns < t->window_ns);
+  return s;
+}
+
+/* A stretch counts if the core was this thread's alone just before and just after it, and the kernel stopped nobody during it.
+   Where a thread was stopped, the others of its race contended with nobody. */
 static void window(struct runner *t)
 {
-  struct span all = {0}, alone = {0};
-  uint64_t began = oct_now_ns(), ns;
+  struct span all = {0}, alone = {0}, s;
+  uint64_t began = oct_now_ns();
   bool was, is = oct_issue_is_whole(oct_issue_rate()), stopped = false;
   long before, after = preemptions();
 
   do {
     was = is;
     before = after;
-    ns = one_lap(t);
+    s = stretch(t);
     is = oct_issue_is_whole(oct_issue_rate());
     after = preemptions();
     stopped = stopped || before != after;
-    count(&all, ns);
+    add(&all, s);
     if (was && is && before == after)
-      count(&alone, ns);
+      add(&alone, s);
   } while (alone.ns < t->window_ns && oct_now_ns() - began < t->patience_ns);
   t->shared = alone.ns < t->window_ns / 2 || (stopped && t->racer->threads > 1);
   if (alone.ns >= t->window_ns / 2)
@@ -122,9 +141,12 @@ static void window(struct runner *t)
 /* So that nobody is timed alone at the end. */
 static void keep_company(struct runner *t)
 {
+  long before = preemptions();
+
   __atomic_fetch_sub(t->busy, 1, __ATOMIC_ACQ_REL);
   while (__atomic_load_n(t->busy, __ATOMIC_ACQUIRE) > 0)
     one_lap(t);
+  t->shared = t->shared || (t->racer->threads > 1 && preemptions() != before);
 }
 
 static void *run(void *arg)
@@ -164,8 +186,9 @@ static bool heat(const struct bench *b, const struct racer *r, unsigned warm, un
   struct runner runner[RACE_THREADS];
   int start = WAIT;
   unsigned ready = 0, busy = r->threads;
+  bool hopeless = b->quick || r->threads > cores();   /* nobody has a core of its own for long */
   const struct runner like = {.racer = r, .window_ns = b->window_ns, .warm_ns = b->window_ns / 4 * warm, .start = &start,
-                              .patience_ns = b->quick ? b->window_ns : PATIENCE * b->window_ns, .ready = &ready, .busy = &busy};
+                              .patience_ns = b->window_ns * (hopeless ? 1 : PATIENCE), .ready = &ready, .busy = &busy};
   unsigned n = start_all(runner, &like, round);
 
   wait_until_ready(&ready, n);
@@ -213,13 +236,18 @@ static unsigned choose(const double *x, const bool *shared, unsigned rounds, dou
   return rounds;
 }
 
-void oct_times_close(struct times *t, unsigned rounds)
+static double median_of(const double *x, const bool *shared, unsigned rounds)
 {
   double of[ROUNDS_MOST];
-  unsigned n = choose(t->round, t->shared, rounds, of);
+  unsigned n = choose(x, shared, rounds, of);
 
+  return median(of, n);
+}
+
+void oct_times_close(struct times *t, unsigned rounds)
+{
   t->rounds = rounds;
-  t->median = median(of, n);
+  t->median = median_of(t->round, t->shared, rounds);
 }
 
 bool oct_race(const struct bench *b, const struct racer *r, size_t count, unsigned warm, struct times *out,
@@ -247,7 +275,7 @@ void oct_row_race(struct row *row, const struct racer *r, const struct times *ti
     row->shared += shared[i];
   }
   n = choose(all, shared, rounds, ratio);
-  oct_row_judge(row, times[0].median, times[1].median, sense, budget);
+  oct_row_judge(row, median_of(times[0].round, shared, rounds), median_of(times[1].round, shared, rounds), sense, budget);
   row->ratio = median(ratio, n);
   qsort(ratio, n, sizeof *ratio, by_value);
   row->low = ratio[n / 4];

@@ -411,7 +411,7 @@ static void measure_model(void) {
 enum { LAUNCH_ROWS = 64, LAUNCH_COLUMNS = 64 };
 
 /* One thread launches and waits for it, all the time. A launch counts for the phase that it began in, or,
-   where that was none, that it ended in: on a slow machine hardly one lies all within a teardown. */
+   where that was none, that began meanwhile: on a slow machine hardly one lies all within a teardown. */
 enum phase { PHASE_OTHER, PHASE_ALONE, PHASE_TEARDOWN, PHASE_FREES, PHASES };
 
 static struct b {
@@ -419,7 +419,7 @@ static struct b {
   oc_model *model;
   oc_stream stream;
   struct derive_params params;
-  int stop, phase;                    /* by __atomic */
+  int stop, phase, phases, latest;    /* by __atomic; phases: how many began; latest: but PHASE_OTHER */
   struct histogram times[PHASES];     /* the thread's, until joined */
   uint64_t longest[PHASES];
   uint64_t counts[PHASES];            /* by __atomic */
@@ -438,11 +438,12 @@ static void *launching(void *none) {
   (void)none;
   LIBOC(oc_thread_attach());
   while (!__atomic_load_n(&b.stop, __ATOMIC_RELAXED)) {
-    int phase = __atomic_load_n(&b.phase, __ATOMIC_ACQUIRE);
+    int phases = __atomic_load_n(&b.phases, __ATOMIC_ACQUIRE), phase = __atomic_load_n(&b.phase, __ATOMIC_ACQUIRE);
     uint64_t start = oct_now_ns();
     launch_once();
     uint64_t took = oct_now_ns() - start;
-    if (phase == PHASE_OTHER) phase = __atomic_load_n(&b.phase, __ATOMIC_ACQUIRE);
+    if (phase == PHASE_OTHER && phases != __atomic_load_n(&b.phases, __ATOMIC_ACQUIRE))
+      phase = __atomic_load_n(&b.latest, __ATOMIC_ACQUIRE);
     oct_histogram_add(&b.times[phase], took);
     if (took > b.longest[phase]) b.longest[phase] = took;
     __atomic_fetch_add(&b.counts[phase], 1, __ATOMIC_RELAXED);
@@ -473,7 +474,9 @@ static void end_launching(void) {
 }
 
 static void set_phase(enum phase p) {
+  if (p != PHASE_OTHER) __atomic_store_n(&b.latest, (int)p, __ATOMIC_RELEASE);
   __atomic_store_n(&b.phase, (int)p, __ATOMIC_RELEASE);
+  __atomic_fetch_add(&b.phases, p != PHASE_OTHER, __ATOMIC_RELEASE);
 }
 
 /* Model A: blocks in arenas, kernels, a stream with work behind it. */

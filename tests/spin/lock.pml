@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The pool's lock, as in rcu/lock.[ch]: THREADS threads, each takes it twice. A plain store waits in its core's store buffer
+ * The pool's lock, as in rcu/lock.[ch]: THREADS threads, each takes it twice; where the kernel has a membarrier. A plain store waits in its core's store buffer
  * until that core makes a locked step, a barrier or a system call, or drains it of itself; loads run past it. Spinning is left
  * out: it is nothing but more tries.
  *
@@ -114,7 +114,6 @@ proctype worker(byte me) {
 
 /* Store buffers drain at any time. */
 active proctype memory() {
-  byte core = 0;
 end:
   do
   :: atomic { stored[0] -> drain(0) }
