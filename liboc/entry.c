@@ -106,9 +106,8 @@ static oc_status claim_block(uint64_t value, const struct block_info *info, cons
     case BLOCK_BUILD:
       c->reclass = true;
       return has_block(build, info->start) ? OC_OK : refuse(call, value, "a block of another build");
-    case BLOCK_SCRATCH: break;
+    default: return refuse(call, value, "a scratch buffer");
   }
-  return refuse(call, value, "a scratch buffer");
 }
 
 static oc_status claim_value(struct oc_derived *d, uint64_t key, uint64_t value, const struct oc_build *build,

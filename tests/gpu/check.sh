@@ -87,8 +87,9 @@ needs='(this needs|runs over) the simulated driver'
 
 # run_program BACKEND NAME: its output in $logs/NAME, its exit status in $logs/NAME.rc.
 run_program() {
-  local rc=0
-  (cd "$build_dir/tests" && LIBOC_TEST_BACKEND=$1 timeout 100 "./$2") >"$logs/$2" 2>&1 </dev/null || rc=$?
+  local rc=0 limit
+  limit=$(awk -v times="${CK_TIMEOUT_MULTIPLIER:-1}" 'BEGIN { print int(100 * times) }')
+  (cd "$build_dir/tests" && LIBOC_TEST_BACKEND=$1 timeout "$limit" "./$2") >"$logs/$2" 2>&1 </dev/null || rc=$?
   echo "$rc" >"$logs/$2.rc"
 }
 
