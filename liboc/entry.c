@@ -63,7 +63,9 @@ oc_status oci_span_of_key(struct oc_derived *d, uint64_t key, const char *call, 
   struct block_info info;
   *out = NULL;
   if (oci_pool_find(oci_model_of_derived(d)->pool.core, key, &info) != POOL_OK) return OC_OK;
-  if (info.live && !info.external && info.class == BLOCK_SCRATCH) return OC_OK;
+  if (info.live && !info.external && info.class == BLOCK_SCRATCH)
+    return oci_error(OC_E_NOT_OWNED, "%s: key 0x%llx is in a scratch buffer, whose memory is another's once it grows", call,
+                     (unsigned long long)key);
   struct span *s = info.live ? oci_span_find(d, info.start) : NULL;
   if (!info.live || (s && s->dying))
     return oci_error(OC_E_NOT_OWNED, "%s: key 0x%llx is in a block that was freed", call, (unsigned long long)key);

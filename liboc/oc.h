@@ -470,7 +470,7 @@ OC_API oc_status oc_derived_get_pair_on(oc_derived *d, oc_kind kind, uint64_t ke
 /* Stores a value that the engine made. The first stored value is the one every thread gets.
    Outcomes: OC_EXISTS (*kept has the first value; the caller's stays the caller's); OC_E_INVALID (a pointer
    value of 0; a pair of two); OC_E_NOT_OWNED (the value is in another model's pool, or in a block that is scratch,
-   retired or another build's; the key is in memory of this pool that was freed).
+   retired or another build's; the key is in memory of this pool that was freed, or in scratch).
    Ownership on OC_OK: a block of this pool (or an address outside every pool, freed through the backend) is
    the model's now, freed once with the last entry that points into it; borrowed and never freed by the entry are:
    the key itself, addresses in the key's block, in a block of oc_pool_alloc_owned, or noted as external. 0 in a

@@ -130,7 +130,7 @@ static uint64_t no_build(oc_kind kind, bool pair, uint64_t key) {
   if (no || plain_entry(&f.p, kind, key)) return no;
   if ((no = waits())) return no;
   if (build_of(kind, key) != NOBODY) return one(OC_E_REENTRANT);
-  return in_arena(key) && !plain_at(&f.p, key) ? one(OC_E_NOT_OWNED) : 0;
+  return plain_no_key(&f.p, in_arena, key) ? one(OC_E_NOT_OWNED) : 0;
 }
 
 void check_kept(const struct entry *e, const uint64_t out[2]) {

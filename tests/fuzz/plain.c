@@ -99,6 +99,11 @@ static oc_status judge(struct plain *p, bool (*in_arena)(uint64_t), uint64_t key
   return OC_OK;
 }
 
+bool plain_no_key(struct plain *p, bool (*in_arena)(uint64_t), uint64_t key) {
+  const struct block *b = plain_at(p, key);
+  return b ? b->class == SCRATCH : in_arena(key);
+}
+
 oc_status plain_store(struct plain *p, bool (*in_arena)(uint64_t), oc_kind kind, uint64_t key, const uint64_t v[2],
                       int build) {
   struct half half[2] = {{NOBODY, NOBODY}, {NOBODY, NOBODY}};
@@ -107,7 +112,7 @@ oc_status plain_store(struct plain *p, bool (*in_arena)(uint64_t), oc_kind kind,
     oc_status st = judge(p, in_arena, key, v[i], build, &half[i]);
     if (st) return st;
   }
-  if (in_arena(key) && !plain_at(p, key)) return OC_E_NOT_OWNED;
+  if (plain_no_key(p, in_arena, key)) return OC_E_NOT_OWNED;
   int i = 0;
   while (p->entry[i].there) i++;
   p->entry[i] = (struct entry){true, false, kind, key, {v[0], plain_is_pair(kind) ? v[1] : 0}, {half[0], half[1]}};

@@ -61,6 +61,8 @@ struct entry *plain_entry(struct plain *p, oc_kind kind, uint64_t key);
 bool plain_is_pair(oc_kind kind);
 bool plain_owns(const struct plain *p, const struct entry *e, int half);
 uint64_t plain_live(const struct plain *p, unsigned *blocks);
+/* Is what lies there no source: freed, or scratch? */
+bool plain_no_key(struct plain *p, bool (*in_arena)(uint64_t addr), uint64_t key);
 /* OC_OK: stored. in_arena: lies in memory that the pool got of the driver. */
 oc_status plain_store(struct plain *p, bool (*in_arena)(uint64_t addr), oc_kind kind, uint64_t key, const uint64_t v[2],
                       int build);
