@@ -4,7 +4,7 @@
 # undefined-behaviour sanitizers.
 #   tests/fuzz.sh SECONDS [TARGET...]     TARGET: api, safetensors, shapes; all three otherwise, SECONDS each, one after another
 # Begins with tests/fuzz/{seeds,crashers}/TARGET and what earlier runs found (build/fuzz/found/TARGET). A line a target at the
-# end, for tests/figures.sh. A crasher is left in build/fuzz/crash/TARGET, and the run fails: fix the fault, and keep the
+# end, for tests/figures.sh. FUZZ_SEED=n repeats a run's choices, where the sources are the same. A crasher is left in build/fuzz/crash/TARGET, and the run fails: fix the fault, and keep the
 # crasher in tests/fuzz/crashers/TARGET, where make check replays it.
 set -euo pipefail
 # shellcheck source=tools/common.sh
@@ -39,7 +39,7 @@ fuzz() {
   # Without the entropic schedule, which would take most of the time of a small target. A run that takes 20 seconds hangs.
   UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1:suppressions=$oc_root/tests/ubsan.supp ASAN_OPTIONS=detect_leaks=1 \
     "$dir/tests/fuzz/$target.libfuzzer" -max_total_time="$seconds" -timeout=20 -max_len=4096 -len_control=10 -entropic=0 \
-    -print_final_stats=1 -artifact_prefix="$dir/crash/$target/" "$dir/found/$target" "${from[@]}" >"$log" 2>&1 </dev/null || rc=$?
+    -seed="${FUZZ_SEED:-0}" -print_final_stats=1 -artifact_prefix="$dir/crash/$target/" "$dir/found/$target" "${from[@]}" >"$log" 2>&1 </dev/null || rc=$?
   runs=$(sed -nE 's/^stat::number_of_executed_units: ([0-9]+)/\1/p' "$log")
   edges=$(sed -nE 's/^#[0-9]+.* cov: ([0-9]+) .*/\1/p' "$log" | tail -n 1)
   [ "$rc" -eq 0 ] || crashes=1
