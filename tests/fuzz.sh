@@ -4,8 +4,9 @@
 # undefined-behaviour sanitizers.
 #   tests/fuzz.sh SECONDS [TARGET...]     TARGET: api, safetensors, shapes; all three otherwise, SECONDS each, one after another
 # Begins with tests/fuzz/{seeds,crashers}/TARGET and what earlier runs found (build/fuzz/found/TARGET). A line a target at the
-# end, for tests/figures.sh. FUZZ_SEED=n repeats a run's choices, where the sources are the same. A crasher is left in build/fuzz/crash/TARGET, and the run fails: fix the fault, and keep the
-# crasher in tests/fuzz/crashers/TARGET, where make check replays it.
+# end, for tests/figures.sh. FUZZ_SEED=n repeats a run's choices, where the sources are the same. A crasher is left in
+# build/fuzz/crash/TARGET, and the run fails: fix the fault, and keep the crasher in tests/fuzz/crashers/TARGET, where make
+# check replays it.
 set -euo pipefail
 # shellcheck source=tools/common.sh
 . "$(dirname "$0")/../tools/common.sh"
