@@ -44,12 +44,17 @@ static uint64_t new_foreign(void) {
   return 0;
 }
 
+static uint64_t some_foreign(void) {
+  const struct foreign *of = &f.p.foreign[below(FOREIGN)];
+  return of->adrift ? 0 : of->at;
+}
+
 uint64_t some_value(uint64_t key) {
   switch (below(8)) {
   case 0: return key;
   case 1: return below(2) ? 0 : f.next_door;
   case 2: return new_foreign();
-  case 3: return f.p.foreign[below(FOREIGN)].at;
+  case 3: return some_foreign();
   default: return in_block(some_block());
   }
 }

@@ -179,7 +179,8 @@ oc_status plain_doom(struct plain *p, const uint64_t *keys, unsigned n, const st
 
 static void bury_half(struct plain *p, struct half h, const struct driver *unsure) {
   struct foreign *f = h.foreign >= 0 ? &p->foreign[h.foreign] : NULL;
-  if (f && (f->captured || (unsure && driver_holds(unsure, f->at, 1)))) f->kept = true;
+  bool stays = f && unsure && driver_holds(unsure, f->at, 1);
+  if (f && (f->captured || stays)) *f = (struct foreign){f->at, f->captured, true, stays};
   else if (f) f->at = 0;
   else p->block[h.block].state = p->block[h.block].captured ? RETIRED : unsure ? MAYBE : FREE;
   for (int i = 0; i < ENTRIES; i++)

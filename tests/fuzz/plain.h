@@ -37,7 +37,9 @@ struct entry {
   struct half half[2];
 };
 
-struct foreign { uint64_t at; bool captured, kept; };   /* kept: for a graph, its entries are gone */
+/* kept: its entries are gone, and it is not: a graph may use it, or (adrift) a call that was to free it failed, and it is
+   nobody's or still kept. */
+struct foreign { uint64_t at; bool captured, kept, adrift; };
 
 struct build {
   oc_build *handle;
