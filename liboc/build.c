@@ -277,8 +277,8 @@ static bool forget_derived(struct oc_model *m, uint64_t block) {
 }
 
 /* A block of the build goes back after the work queued on its stream. Where that cannot be marked, it waits for
-   graphs_gone or teardown (and one that is no longer the build's is refused once more); where it is a source and we may not wait, it stays until teardown: never handed out too
-   early. */
+   graphs_gone or teardown; one that is no longer the build's is refused once more. Where it is a source and we may not
+   wait, it stays until teardown: never handed out too early. */
 static void give_block_back(struct oc_model *m, const oc_build *b, uint64_t block) {
   const unsigned class = BLOCK_BIT(BLOCK_BUILD);
   enum pool_release how = oci_in_capture() ? RELEASE_RETIRE : b->has_stream ? RELEASE_AFTER : RELEASE_NOW;
