@@ -68,7 +68,8 @@ static oci_mem_fault fault_fn;
 static void *fault_arg;
 
 void oci_mem_set_fault(oci_mem_fault fail, void *arg) {
-  fault_arg = arg;
+  /* No fault leaves the arg as it is: another thread may have read fault_fn and be about to read it. */
+  if (fail) fault_arg = arg;
   __atomic_store_n(&fault_fn, fail, __ATOMIC_RELEASE);
 }
 

@@ -31,7 +31,10 @@ void oci_strfree(struct heap *h, char *s);
 /* Bytes allocated and not freed. */
 size_t oci_heap_bytes(const struct heap *h);
 
-/* For tests: fail is asked before every allocation (both kinds of heap) and makes it fail by answering true. */
+/*
+ * For tests: fail is asked before every allocation (both kinds of heap) and makes it fail by answering true.
+ * NULL may be set while other threads allocate; a fail only where there was none, with nobody in the library.
+ */
 typedef bool (*oci_mem_fault)(void *arg, size_t bytes);
 void oci_mem_set_fault(oci_mem_fault fail, void *arg);
 /* "private jemalloc", "host jemalloc", "libc": what the heaps are made of. */
