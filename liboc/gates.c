@@ -46,11 +46,9 @@ static void remember(struct oc_opcache *c, uint32_t id, struct tag *t) {
 }
 
 struct tag *oci_tag_by_text(struct oc_opcache *c, oc_tag_key *key) {
-  const char *text = key->tag;
-  uint32_t id = oci_tag_key_id(key);
-  struct lookup k = oci_lookup(text, NULL);
+  struct lookup k = oci_lookup(key->tag, NULL);
   struct tag *t = oci_tag_get(c, &k);
-  if (t) remember(c, id, t);
+  if (t) remember(c, oci_tag_key_id(key), t);
   return t;
 }
 
