@@ -54,6 +54,7 @@ static char *own_name(struct oc_model *m, const char *name) {
 static oc_status open_parts(struct oc_model *m, const oc_model_options *opt) {
   /* first what cannot fail: free_parts undoes all of it */
   oci_map_init(&m->streams, m->heap);
+  oci_map_of_values(&m->streams);
   oci_opcache_init(&m->opcache, m->heap);
   oci_derived_init(&m->derived, m->heap);
   m->name = own_name(m, opt->name);

@@ -107,8 +107,7 @@ static inline uint64_t oci_stream_key(oc_stream s) {
   return s ? (uint64_t)(uintptr_t)s : UINT64_MAX;
 }
 static inline bool oci_stream_named(const struct oc_model *m, oc_stream s) {
-  struct map_hit hit;
-  return oci_map_get(&m->streams, oci_stream_key(s), &hit);
+  return oci_map_value(&m->streams, oci_stream_key(s)) != 0;
 }
 /* OC_E_INVALID for a handle that names many streams. */
 oc_status oci_stream_check(const struct oc_model *m, oc_stream s, const char *call);

@@ -46,7 +46,7 @@ static oc_status name_locked(struct oc_model *m, oc_stream s) {
   if (!r) return OC_E_HOST_NOMEM;
   r->handle = s;
   link_add_tail(&m->named_streams, &r->link);
-  oci_map_put(&m->streams, oci_stream_key(s), 0, 0, (uint64_t)(uintptr_t)r);
+  oci_map_put(&m->streams, oci_stream_key(s), 1, 0, (uint64_t)(uintptr_t)r);
   m->ever_named = true;
   return OC_OK;
 }

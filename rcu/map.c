@@ -8,10 +8,10 @@
 #define FIRST_LINES 2u
 #define SPARSE_SLOTS 32768u
 
-_Static_assert(sizeof(struct map_line) + sizeof(struct map_rest) == LINE_SLOTS * SLOT_BYTES, "two cache lines for four slots");
+_Static_assert(sizeof(struct map_line) + sizeof(struct map_rest) + sizeof(uint8_t) == LINE_BYTES, "two cache lines for four slots, and a byte");
 
 static size_t table_bytes(size_t lines) {
-  return sizeof(struct map_table) + lines * (sizeof(struct map_line) + sizeof(struct map_rest));
+  return sizeof(struct map_table) + lines * LINE_BYTES;
 }
 
 static size_t slots(const struct map_table *t) {
@@ -52,8 +52,15 @@ uint64_t oci_map_far(const struct map *m, uint64_t key) {
   }
 }
 
+/* Whether its entry is without the flag. Readers of other slots of the line may look meanwhile. */
+static void mark(struct map_table *t, const struct map_slot *s, uint64_t entry) {
+  uint8_t *plain = oci_map_plain(t, (size_t)(s->line - t->line)), bit = (uint8_t)(1u << s->i);
+  __atomic_store_n(plain, (uint8_t)(entry & MAP_FLAG ? *plain & ~bit : *plain | bit), __ATOMIC_RELEASE);
+}
+
 static void write_slot(struct map_table *t, uint64_t key, uint64_t v0, uint64_t v1, uint64_t entry) {
   struct map_slot s = slot_for(t, key);
+  mark(t, &s, entry);   /* before the value: see oci_map_near_plain */
   /* release: a reader that sees one of these values sees the drop before it too (see oci_map_get) */
   __atomic_store_n(&s.line->v0[s.i], v0, __ATOMIC_RELEASE);
   __atomic_store_n(&s.rest->v1[s.i], v1, __ATOMIC_RELEASE);
@@ -123,7 +130,9 @@ uint64_t oci_map_drop(struct map *m, uint64_t key) {
 
 void oci_map_set_entry(struct map *m, uint64_t key, uint64_t entry) {
   struct map_slot s = live_slot(m, key);
-  if (s.line) __atomic_store_n(&s.rest->entry[s.i], entry, __ATOMIC_RELEASE);
+  if (!s.line) return;
+  __atomic_store_n(&s.rest->entry[s.i], entry, __ATOMIC_RELEASE);
+  mark(m->table, &s, entry);
 }
 
 void oci_map_set_value(struct map *m, uint64_t key, uint64_t v0) {

@@ -9,12 +9,14 @@
  *        spills into the next. All four keys are compared without a jump: which slot a key is in is a toss, and a wrong
  *        guess that waits for memory costs more than everything else.
  * rest:  what the same four slots have beside it: second values and entries.
+ * plain: a byte a line; bit i: slot i's entry is without MAP_FLAG. So that a hit that asks for just those need not read the rest.
  * slot:  its key is written once and never changes: a reader holds key and value in several loads. A dropped slot
  *        waits for its own key.
  *
  * A reader of all of a slot: find the key (acquire), load entry, values, entry again; the same entry twice means that
  * the values belong together, for an entry's memory is not used again before a grace period. Of the first value alone,
- * where it is never 0: one load says whether it is there and what it is.
+ * where it is never 0: one load says whether it is there and what it is. Of that and whether it is plain: the value, the bit,
+ * the value again; put sets the bit before it stores the value, so that between two equal values it is this one's.
  */
 #ifndef OCI_RCU_MAP_H
 #define OCI_RCU_MAP_H
@@ -28,7 +30,7 @@
 struct heap;
 
 #define LINE_SLOTS 4u
-#define SLOT_BYTES 32u   /* half of it in a line, half in its rest */
+#define LINE_BYTES 129u   /* with its rest and its plain byte */
 
 struct map_line {
   uint64_t key[LINE_SLOTS];     /* 0: empty */
@@ -48,7 +50,7 @@ struct map_table {
   size_t lines;         /* power of two, at least 2 */
   size_t used;          /* slots with a key; the writer's */
   uint32_t shift;       /* 64 - log2(lines) */
-  struct map_line line[];       /* [lines], and behind them struct map_rest [lines] */
+  struct map_line line[];       /* [lines]; behind them struct map_rest [lines], and the plain bytes, [lines] */
 };
 
 struct map {
@@ -74,6 +76,10 @@ static inline void *oci_map_entry(uint64_t entry) {
 
 static inline struct map_rest *oci_map_rest(struct map_table *t, size_t line) {
   return (struct map_rest *)&t->line[t->lines] + line;
+}
+
+static inline uint8_t *oci_map_plain(struct map_table *t, size_t line) {
+  return (uint8_t *)oci_map_rest(t, t->lines) + line;
 }
 
 static inline uint64_t oci_map_home(const struct map_table *t, uint64_t key) {
@@ -123,6 +129,7 @@ static inline struct map_slot oci_map_slot(struct map_table *t, uint64_t key) {
 static inline bool oci_map_get(const struct map *m, uint64_t key, struct map_hit *out) {
   struct map_table *t = __atomic_load_n(&m->table, __ATOMIC_ACQUIRE);
   if (!t) return false;
+  __builtin_prefetch(oci_map_rest(t, oci_map_home(t, key)));   /* both lines at once, not one after the other */
   struct map_slot s = oci_map_slot(t, key);
   if (!s.line) return false;
   for (;;) {
@@ -142,6 +149,21 @@ static inline bool oci_map_get(const struct map *m, uint64_t key, struct map_hit
 static inline uint64_t oci_map_near(const struct map *m, uint64_t key) {
   const struct map_table *t = __atomic_load_n(&m->values, __ATOMIC_ACQUIRE);
   return __builtin_expect(t != NULL, 1) ? oci_line_value(&t->line[oci_map_home(t, key)], key) : 0;
+}
+
+/* As oci_map_near, but 0 too where the entry has MAP_FLAG: oci_map_get knows. */
+static inline uint64_t oci_map_near_plain(const struct map *m, uint64_t key) {
+  struct map_table *t = __atomic_load_n(&m->values, __ATOMIC_ACQUIRE);
+  if (__builtin_expect(!t, 0)) return 0;
+  size_t n = oci_map_home(t, key);
+  const struct map_line *l = &t->line[n];
+  unsigned bits = oci_line_match(l, key);
+  if (__builtin_expect(!bits, 0)) return 0;
+  const uint64_t *at = &l->v0[__builtin_ctz(bits)];
+  uint64_t value = __atomic_load_n(at, __ATOMIC_ACQUIRE);
+  bool plain = __atomic_load_n(oci_map_plain(t, n), __ATOMIC_ACQUIRE) & bits;
+  /* Dropped and put anew in between, the bit may be the later entry's; then the value is another, or 0. */
+  return plain && __atomic_load_n(at, __ATOMIC_RELAXED) == value ? value : 0;
 }
 
 /* key is not 0. 0: not there. */
