@@ -63,6 +63,29 @@ for p in pictures:
 PY
 then ok; else fail "the document or the pictures: $(cat py)"; fi
 
+# make bench, as doc/performance.md says: the files are where make was called, not in tools/.
+runs 0 env -u MAKEFLAGS -u MAKELEVEL make -C "$top_builddir" -o all bench BENCH_FLAGS='--quick guard layout --json tests/repeat.json --svg tests/repeat'
+json "$top_builddir/tests/repeat.json" 'len(d["rows"]) == 6'
+if [ -s "$top_builddir/tests/repeat/device-bytes-by-allocator-exl3-moe-512e.svg" ]; then ok; else fail "make bench drew nothing"; fi
+rm -rf "$top_builddir/tests/repeat.json" "$top_builddir/tests/repeat"
+
+# interrupted SIGNAL STATUS: inside of a part that takes minutes. Nothing of it is printed or written.
+interrupted() {
+  local got bench
+  "$octool" bench growth --json partial.json >out 2>err </dev/null &
+  bench=$!
+  sleep 2
+  kill -s "$1" "$bench"
+  wait "$bench"
+  got=$?
+  if [ "$got" -eq "$2" ]; then ok; else fail "SIG$1: exit status $got, not $2"; fi
+  says "interrupted"
+  if [ ! -s out ] && [ ! -e partial.json ]; then ok; else fail "SIG$1: a part was reported that did not end"; fi
+}
+interrupted TERM 143
+# A shell's job in the background is born deaf to Ctrl-C; octool listens all the same.
+interrupted INT 130
+
 run 0 --sight --quick guard tags --json -    # with figures published, a trace and a reader of metrics
 if python3 -c 'import json; d = json.load(open("out")); assert len(d["rows"]) == 9' 2>py; then
   ok

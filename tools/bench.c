@@ -60,17 +60,22 @@ static bool is_asked(const struct options *o, const char *part)
   return o->name_count == 0;
 }
 
+bool oct_bench_goes_on(struct fault *why)
+{
+  return !oct_interrupted() || oct_fault(why, "interrupted");
+}
+
 static bool measure(struct bench *b, const struct options *o, struct fault *why)
 {
   for (size_t i = 0; i < PARTS; i++) {
     if (!is_asked(o, parts[i].name))
       continue;
-    if (oct_interrupted())
-      return oct_fault(why, "interrupted");
+    if (!oct_bench_goes_on(why))
+      return false;
     if (!parts[i].measure(b, why))
       return oct_fault_in(why, "%s", parts[i].name);
   }
-  return true;
+  return oct_bench_goes_on(why);
 }
 
 static bool measure_in_sight(struct bench *b, const struct options *o, struct fault *why)

@@ -70,6 +70,9 @@ void oct_row_judge(struct row *r, double value, double baseline, enum sense sens
 void oct_row_other(struct row *r, const char *what, double value);
 struct curve *oct_bench_curve(struct bench *b, const char *title, const char *x, const char *unit);
 
+/* False, in words, once Ctrl-C or SIGTERM came: long work asks between its rounds. */
+bool oct_bench_goes_on(struct fault *why);
+
 /* One line on the processor, its cores, the kernel, the compiler, and the load when it was first asked. */
 const char *oct_machine(void);
 void oct_bench_print(const struct bench *b);

@@ -137,7 +137,7 @@ static bool windows(const struct bench *b, struct swap *s, struct tails *t, stru
     struct histogram alone = {0}, swapped = {0};
 
     read_on(s, length, &alone);
-    if (!swapped_window(s, length, &swapped, why))
+    if (!oct_bench_goes_on(why) || !swapped_window(s, length, &swapped, why))
       return false;
     t->alone.round[i] = oct_histogram_quantile(&alone, 0.999);
     t->swapped.round[i] = oct_histogram_quantile(&swapped, 0.999);

@@ -67,7 +67,7 @@ static bool repeat(const struct bench *b, const struct exl3 *x, struct times t[2
   struct end one;
 
   for (unsigned i = 0; i < rounds; i++) {
-    if (!end_of(x, false, last, why) || !end_of(x, true, &one, why))
+    if (!oct_bench_goes_on(why) || !end_of(x, false, last, why) || !end_of(x, true, &one, why))
       return false;
     t[0].round[i] = last->ns / 1e6;
     t[1].round[i] = one.ns / 1e6;

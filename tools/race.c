@@ -255,7 +255,7 @@ bool oct_race(const struct bench *b, const struct racer *r, size_t count, unsign
 {
   for (unsigned round = 0; round < b->rounds; round++)
     for (size_t i = 0; i < count; i++)
-      if (!heat(b, &r[i], warm, round, &out[i].round[round], &out[i].shared[round], why))
+      if (!oct_bench_goes_on(why) || !heat(b, &r[i], warm, round, &out[i].round[round], &out[i].shared[round], why))
         return false;
   for (size_t i = 0; i < count; i++)
     oct_times_close(&out[i], b->rounds);
