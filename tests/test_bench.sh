@@ -41,7 +41,8 @@ assert len(set(names)) == len(names), names
 hits = ["kernel_k", "kernel by strings", "scratch_k", "once_k", "get_ptr of 20,000 keys", "get_ptr of 300,000 keys",
         "guard enter + leave"]
 want = [h + t for h in hits for t in (", 1 thread", ", 2 threads", ", 2 threads against 1")]
-want += ["p99.9 of 64 hits in a guard, models swapped", "pool free + alloc, 2,000 live blocks",
+want += ["p99.9 of 64 hits in a guard, models swapped", "slowest 64 hits from swap to swap",
+         "pool free + alloc, 2,000 live blocks",
          "arena bytes, exl3-moe-512e, reserved", "arena bytes, exl3-moe-512e, on demand",
          "host metadata a live block, exl3-moe-512e"]
 missing = [w for w in want if w not in names]

@@ -88,8 +88,7 @@ static void wait_until_ready(const unsigned *ready, unsigned threads)
     sched_yield();
 }
 
-/* How often somebody else was given this thread's core. Waiting for a lock does not count. */
-static long preemptions(void)
+long oct_preemptions(void)
 {
   struct rusage u;
 
@@ -119,14 +118,14 @@ static void window(struct runner *t)
   struct span all = {0}, alone = {0}, s;
   uint64_t began = oct_now_ns();
   bool was, is = oct_issue_is_whole(oct_issue_rate()), stopped = false;
-  long before, after = preemptions();
+  long before, after = oct_preemptions();
 
   do {
     was = is;
     before = after;
     s = stretch(t);
     is = oct_issue_is_whole(oct_issue_rate());
-    after = preemptions();
+    after = oct_preemptions();
     stopped = stopped || before != after;
     add(&all, s);
     if (was && is && before == after)
@@ -141,12 +140,12 @@ static void window(struct runner *t)
 /* So that nobody is timed alone at the end. */
 static void keep_company(struct runner *t)
 {
-  long before = preemptions();
+  long before = oct_preemptions();
 
   __atomic_fetch_sub(t->busy, 1, __ATOMIC_ACQ_REL);
   while (__atomic_load_n(t->busy, __ATOMIC_ACQUIRE) > 0)
     one_lap(t);
-  t->shared = t->shared || (t->racer->threads > 1 && preemptions() != before);
+  t->shared = t->shared || (t->racer->threads > 1 && oct_preemptions() != before);
 }
 
 static void *run(void *arg)

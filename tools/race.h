@@ -53,6 +53,9 @@ void oct_times_close(struct times *t, unsigned rounds);
    show no contention. */
 void oct_pin(unsigned thread);
 
+/* How often somebody else was given the calling thread's core. Waiting for a lock does not count. */
+long oct_preemptions(void);
+
 /* What no compiler takes away. */
 static inline void oct_use(uint64_t x)
 {
