@@ -157,6 +157,7 @@ int oct_bench_main(int argc, char **argv)
     if (!is_part(o.names[i]))
       return oct_usage("bench", "'%s' is no part of the bench", oct_quote(&q, o.names[i]));
   b.rounds = (unsigned)rounds;
+  b.cores = oct_cores();
   if (quick)
     quicken(&b);
   oct_interrupt_catch();

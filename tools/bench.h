@@ -3,7 +3,8 @@
  * octool bench, and what its parts share.
  *
  * bench: the options, and what was measured. Owned by the subcommand; parts add to it from the main thread.
- * row: one line of the table: a figure beside its baseline of the same run, and the budget for their ratio.
+ * row: one line of the table: a figure beside its baseline of the same run, and the budget for their ratio. A row of a race
+ *   has all its contestants: the figure, the baseline, others that ran beside them.
  * curve: figures as one thing grows; drawn, and in the JSON.
  */
 #ifndef OCTOOL_BENCH_H
@@ -18,11 +19,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { BENCH_ROWS = 64, BENCH_CURVES = 16, CURVE_POINTS = 32, CURVE_LINES = 6, ROW_OTHERS = 4 };
+enum { BENCH_ROWS = 64, BENCH_CURVES = 16, CURVE_POINTS = 32, CURVE_LINES = 6, ROW_OTHERS = 4, RACERS = 8 };
 
 /* FASTER: ratio = baseline / value, at least the budget. AT_MOST: ratio = value / baseline, at most the budget; where
    there is no baseline (0) the ratio is the value itself. */
 enum sense { FASTER, AT_MOST };
+
+/* Median and quartiles of its rounds. */
+struct contestant { const char *what; double median, low, high; };
 
 struct row {
   char name[64];                 /* "kernel_k, 2 threads" */
@@ -31,12 +35,17 @@ struct row {
   double value, baseline;        /* medians */
   double low, high;              /* the ratio's quartiles over the rounds */
   double ratio;                  /* the median of the rounds' */
-  double budget;
+  double budget;                 /* 0: none */
   enum sense sense;
   double floors, floors_most;    /* the baseline in floors of this run, and what a fair opponent takes; 0: not asked */
-  struct { const char *what; double value; } other[ROW_OTHERS];   /* measured beside them */
+  struct contestant contestant[RACERS];
+  size_t contestants;
+  struct { const char *what; double value; } other[ROW_OTHERS];   /* counted beside them */
   size_t others;
-  unsigned shared;               /* rounds in which a neighbour had part of a core */
+  unsigned rounds;               /* that it is of; 1: counted, or measured once */
+  bool whole_cores;              /* only what ran on a core of its own counts, as race.h has it */
+  unsigned shared;               /* where it does: rounds in which a neighbour had part of a core all the same */
+  const char *unjudged;          /* why the budget says nothing on this machine; NULL: it is judged */
   bool met;
 };
 
@@ -52,7 +61,8 @@ struct curve {
 
 struct bench {
   bool quick;
-  unsigned rounds;
+  unsigned cores;                /* that this process may use */
+  unsigned rounds;               /* of a race */
   uint64_t window_ns;            /* of one contestant in one round */
   double floor_ns;
   struct row row[BENCH_ROWS];
@@ -66,6 +76,8 @@ struct row *oct_bench_row(struct bench *b, const char *against, const char *unit
   __attribute__((format(printf, 4, 5)));
 /* From one figure and, where there is one, its baseline, each measured once or by count: ratio and verdict. */
 void oct_row_judge(struct row *r, double value, double baseline, enum sense sense, double budget);
+/* That many threads at once: where they have to share a core, the row says nothing. */
+void oct_row_threads(const struct bench *b, struct row *r, unsigned threads);
 /* Another figure, listed beside it. */
 void oct_row_other(struct row *r, const char *what, double value);
 struct curve *oct_bench_curve(struct bench *b, const char *title, const char *x, const char *unit);

@@ -324,6 +324,7 @@ static struct row *row_of(struct bench *b, const char *name, const char *against
   struct row *row = oct_bench_row(b, against, "ns", "%s", name);
 
   oct_row_race(row, r, times, 2, AT_MOST, 2);
+  oct_row_threads(b, row, 2);
   return row;
 }
 

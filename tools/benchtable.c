@@ -17,7 +17,7 @@ struct row *oct_bench_row(struct bench *b, const char *against, const char *unit
   struct row *r = &b->row[b->rows < BENCH_ROWS ? b->rows++ : BENCH_ROWS - 1];
   va_list ap;
 
-  *r = (struct row){.against = against, .unit = unit};
+  *r = (struct row){.against = against, .unit = unit, .rounds = 1};
   va_start(ap, name);
   vsnprintf(r->name, sizeof r->name, name, ap);
   va_end(ap);
@@ -36,6 +36,12 @@ void oct_row_judge(struct row *r, double value, double baseline, enum sense sens
     r->ratio = baseline > 0 ? value / baseline : value;
   r->low = r->high = r->ratio;
   r->met = sense == FASTER ? r->ratio >= budget : r->ratio <= budget;
+}
+
+void oct_row_threads(const struct bench *b, struct row *r, unsigned threads)
+{
+  if (b->cores < threads)
+    r->unjudged = "its threads have to share a core";
 }
 
 void oct_row_other(struct row *r, const char *what, double value)
@@ -105,12 +111,29 @@ static void print_number(double x, int width)
   printf(" %*.*f", width, decimals, x);
 }
 
+static bool is_judged(const struct row *r)
+{
+  return r->budget > 0 && !r->unjudged;
+}
+
 static void print_budget(const struct row *r)
 {
   if (r->budget == 0)
     printf(" %10s %s", "-", "-");
   else
-    printf(" %8.4g%s %s", r->budget, r->sense == FASTER ? "x+" : "x-", r->met ? "met" : "NOT MET");
+    printf(" %8.4g%s %s", r->budget, r->sense == FASTER ? "x+" : "x-", r->unjudged ? "not judged" : r->met ? "met" : "NOT MET");
+}
+
+static void print_rounds(const struct row *r)
+{
+  if (r->rounds == 1)
+    printf("; once");
+  else
+    printf("; %u rounds", r->rounds);
+  if (r->shared > 0)
+    printf(", %u on a shared core", r->shared);
+  if (r->unjudged)
+    printf("; not judged: %s", r->unjudged);
 }
 
 static void print_row(const struct row *r)
@@ -131,10 +154,11 @@ static void print_row(const struct row *r)
     printf(", fair up to %.1f", r->floors_most);
   if (r->floors > 0)
     printf(")");
+  for (size_t i = 2; i < r->contestants; i++)
+    printf("; %s %.2f", r->contestant[i].what, r->contestant[i].median);
   for (size_t i = 0; i < r->others; i++)
     printf("; %s %.2f", r->other[i].what, r->other[i].value);
-  if (r->shared > 0)
-    printf("; %u rounds on a shared core", r->shared);
+  print_rounds(r);
   printf("\n");
 }
 
@@ -159,12 +183,12 @@ void oct_bench_print(const struct bench *b)
   size_t met = 0, asked = 0;
 
   printf("%s\n", oct_machine());
-  printf("medians of %u rounds, ratio with its quartiles; x+ at least, x- at most\n\n", b->rounds);
+  printf("medians of each row's rounds, ratio with its quartiles; x+ at least, x- at most\n\n");
   printf("%-40s %13s %9s %9s %22s\n", "", "figure", "baseline", "ratio", "budget");
   for (size_t i = 0; i < b->rows; i++) {
     print_row(&b->row[i]);
-    asked += b->row[i].budget > 0;
-    met += b->row[i].budget > 0 && b->row[i].met;
+    asked += is_judged(&b->row[i]);
+    met += is_judged(&b->row[i]) && b->row[i].met;
   }
   for (size_t i = 0; i < b->curves; i++)
     print_curve(&b->curve[i]);
@@ -182,14 +206,42 @@ static json_t *others_json(const struct row *r)
   return o;
 }
 
+static json_t *contestants_json(const struct row *r)
+{
+  json_t *all = json_array();
+
+  for (size_t i = 0; i < r->contestants; i++)
+    json_array_append_new(all, json_pack("{s:s, s:f, s:f, s:f}", "name", r->contestant[i].what, "median",
+                                         r->contestant[i].median, "lower_quartile", r->contestant[i].low, "upper_quartile",
+                                         r->contestant[i].high));
+  return all;
+}
+
+/* null: not asked, or not judged. */
+static json_t *number_or_null(double x)
+{
+  return x > 0 ? json_real(x) : json_null();
+}
+
+static void verdict_json(json_t *o, const struct row *r)
+{
+  json_object_set_new(o, "budget", number_or_null(r->budget));
+  json_object_set_new(o, "sense", json_string(r->sense == FASTER ? "at least" : "at most"));
+  json_object_set_new(o, "met", is_judged(r) ? json_boolean(r->met) : json_null());
+  if (r->unjudged)
+    json_object_set_new(o, "not_judged", json_string(r->unjudged));
+}
+
 static json_t *row_json(const struct row *r)
 {
-  json_t *o = json_pack("{s:s, s:f, s:s, s:o, s:s, s:f, s:f, s:f, s:f, s:s, s:b, s:i, s:o}", "name", r->name, "value", r->value,
-                        "unit", r->unit, "baseline", r->baseline > 0 ? json_real(r->baseline) : json_null(), "against",
-                        r->against, "ratio", r->ratio, "lower_quartile", r->low, "upper_quartile", r->high, "budget", r->budget, "sense",
-                        r->sense == FASTER ? "at least" : "at most", "met", r->met,
-                        "rounds_on_a_shared_core", (int)r->shared, "others", others_json(r));
+  json_t *o = json_pack("{s:s, s:f, s:s, s:o, s:s, s:f, s:f, s:f, s:i, s:o, s:o, s:o}", "name", r->name, "value", r->value,
+                        "unit", r->unit, "baseline", number_or_null(r->baseline), "against", r->against, "ratio", r->ratio,
+                        "lower_quartile", r->low, "upper_quartile", r->high, "rounds", (int)r->rounds,
+                        "rounds_on_a_shared_core", r->whole_cores ? json_integer(r->shared) : json_null(),
+                        "contestants", contestants_json(r), "others", others_json(r));
 
+  if (o)
+    verdict_json(o, r);
   if (o && r->floors > 0) {
     json_object_set_new(o, "baseline_in_floors", json_real(r->floors));
     if (r->floors_most > 0)
@@ -225,6 +277,5 @@ json_t *oct_bench_json(const struct bench *b)
     json_array_append_new(rows, row_json(&b->row[i]));
   for (size_t i = 0; i < b->curves; i++)
     json_array_append_new(curves, curve_json(&b->curve[i]));
-  return json_pack("{s:s, s:b, s:i, s:o, s:o}", "machine", oct_machine(), "quick", b->quick, "rounds", (int)b->rounds, "rows",
-                   rows, "curves", curves);
+  return json_pack("{s:s, s:b, s:o, s:o}", "machine", oct_machine(), "quick", b->quick, "rows", rows, "curves", curves);
 }

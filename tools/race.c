@@ -32,7 +32,7 @@ struct runner {
 
 struct span { uint64_t laps, ns; };
 
-static unsigned cores(void)
+unsigned oct_cores(void)
 {
   cpu_set_t allowed;
 
@@ -185,7 +185,7 @@ static bool heat(const struct bench *b, const struct racer *r, unsigned warm, un
   struct runner runner[RACE_THREADS];
   int start = WAIT;
   unsigned ready = 0, busy = r->threads;
-  bool hopeless = b->quick || r->threads > cores();   /* nobody has a core of its own for long */
+  bool hopeless = b->quick || r->threads > b->cores;   /* nobody has a core of its own for long */
   const struct runner like = {.racer = r, .window_ns = b->window_ns, .warm_ns = b->window_ns / 4 * warm, .start = &start,
                               .patience_ns = b->window_ns * (hopeless ? 1 : PATIENCE), .ready = &ready, .busy = &busy};
   unsigned n = start_all(runner, &like, round);
@@ -209,14 +209,13 @@ static int by_value(const void *a, const void *b)
   return (x > y) - (x < y);
 }
 
-static double median(const double *x, size_t n)
-{
-  double sorted[ROUNDS_MOST];
+struct middle { double median, low, high; };
 
-  // cppcheck-suppress uninitvar ; the callers fill n of them, at least one
-  memcpy(sorted, x, n * sizeof *x);
-  qsort(sorted, n, sizeof *sorted, by_value);
-  return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+/* Median and quartiles; x is sorted. */
+static struct middle middle_of(double *x, size_t n)
+{
+  qsort(x, n, sizeof *x, by_value);
+  return (struct middle){n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2, x[n / 4], x[n - 1 - n / 4]};
 }
 
 // NOLINTBEGIN(clang-analyzer-core.*): there are two racers at least and a round at least: octool bench takes no fewer
@@ -235,18 +234,22 @@ static unsigned choose(const double *x, const bool *shared, unsigned rounds, dou
   return rounds;
 }
 
-static double median_of(const double *x, const bool *shared, unsigned rounds)
+static struct middle chosen(const double *x, const bool *shared, unsigned rounds)
 {
   double of[ROUNDS_MOST];
   unsigned n = choose(x, shared, rounds, of);
 
-  return median(of, n);
+  return middle_of(of, n);
 }
 
 void oct_times_close(struct times *t, unsigned rounds)
 {
+  struct middle m = chosen(t->round, t->shared, rounds);
+
   t->rounds = rounds;
-  t->median = median_of(t->round, t->shared, rounds);
+  t->median = m.median;
+  t->low = m.low;
+  t->high = m.high;
 }
 
 bool oct_race(const struct bench *b, const struct racer *r, size_t count, unsigned warm, struct times *out,
@@ -256,32 +259,43 @@ bool oct_race(const struct bench *b, const struct racer *r, size_t count, unsign
     for (size_t i = 0; i < count; i++)
       if (!oct_bench_goes_on(why) || !heat(b, &r[i], warm, round, &out[i].round[round], &out[i].shared[round], why))
         return false;
-  for (size_t i = 0; i < count; i++)
+  for (size_t i = 0; i < count; i++) {
+    out[i].whole_cores = true;
     oct_times_close(&out[i], b->rounds);
+  }
   return true;
+}
+
+static void list(struct row *row, const struct racer *r, const struct times *times, size_t count)
+{
+  for (size_t i = 0; i < count; i++)
+    row->contestant[i] = (struct contestant){r[i].what, times[i].median, times[i].low, times[i].high};
+  row->contestants = count;
 }
 
 void oct_row_race(struct row *row, const struct racer *r, const struct times *times, size_t count, enum sense sense,
                   double budget)
 {
-  double all[ROUNDS_MOST], ratio[ROUNDS_MOST];
+  double ratio[ROUNDS_MOST];
   bool shared[ROUNDS_MOST];
-  unsigned rounds = times->rounds, n;
+  unsigned rounds = times->rounds;
+  struct middle m;
 
   for (unsigned i = 0; i < rounds; i++) {
-    all[i] = sense == FASTER ? times[1].round[i] / times[0].round[i] : times[0].round[i] / times[1].round[i];
+    ratio[i] = sense == FASTER ? times[1].round[i] / times[0].round[i] : times[0].round[i] / times[1].round[i];
     shared[i] = times[0].shared[i] || times[1].shared[i];
     row->shared += shared[i];
   }
-  n = choose(all, shared, rounds, ratio);
-  oct_row_judge(row, median_of(times[0].round, shared, rounds), median_of(times[1].round, shared, rounds), sense, budget);
-  row->ratio = median(ratio, n);
-  qsort(ratio, n, sizeof *ratio, by_value);
-  row->low = ratio[n / 4];
-  row->high = ratio[n - 1 - n / 4];
+  m = chosen(ratio, shared, rounds);
+  oct_row_judge(row, chosen(times[0].round, shared, rounds).median, chosen(times[1].round, shared, rounds).median, sense,
+                budget);
+  row->ratio = m.median;
+  row->low = m.low;
+  row->high = m.high;
   row->met = sense == FASTER ? row->ratio >= budget : row->ratio <= budget;
-  for (size_t i = 2; i < count; i++)
-    oct_row_other(row, r[i].what, times[i].median);
+  row->rounds = rounds;
+  row->whole_cores = times->whole_cores;
+  list(row, r, times, count);
 }
 
 void oct_row_floor(struct row *row, double floor_ns, double known_ns)
@@ -318,6 +332,7 @@ static void rows_on(struct bench *b, const struct hit *h, struct racer *r, struc
     choose_baseline(r, times, floor_ns, known_ns);
   row = oct_bench_row(b, r[1].what, "ns", "%s, %u thread%s", h->name, threads, threads > 1 ? "s" : "");
   oct_row_race(row, r, times, count, FASTER, h->budget[threads - 1]);
+  oct_row_threads(b, row, threads);
   oct_row_floor(row, floor_ns, known_ns);
 }
 
@@ -325,6 +340,7 @@ bool oct_hit_rows(struct bench *b, const struct hit *h, const struct racer *r, s
 {
   struct racer twice[2 * RACERS], scaling[2];
   struct times times[2 * RACERS], scaling_times[2];
+  struct row *row;
 
   for (size_t i = 0; i < 2 * count; i++) {
     twice[i] = r[i % count];
@@ -338,8 +354,9 @@ bool oct_hit_rows(struct bench *b, const struct hit *h, const struct racer *r, s
   scaling[1] = twice[0];
   scaling_times[0] = times[count];
   scaling_times[1] = times[0];
-  oct_row_race(oct_bench_row(b, "itself on 1 thread", "ns", "%s, 2 threads against 1", h->name), scaling,
-               scaling_times, 2, AT_MOST, 1.3);
+  row = oct_bench_row(b, "itself on 1 thread", "ns", "%s, 2 threads against 1", h->name);
+  oct_row_race(row, scaling, scaling_times, 2, AT_MOST, 1.3);
+  oct_row_threads(b, row, 2);
   return true;
 }
 

@@ -13,7 +13,7 @@
 #include "tools/bench.h"
 
 /* Operations between two looks at the clock. */
-enum { LAP = 1024, RACERS = 8, ROUNDS_LEAST = 5, ROUNDS_MOST = 201, RACE_THREADS = 64 };
+enum { LAP = 1024, ROUNDS_LEAST = 5, ROUNDS_MOST = 201, RACE_THREADS = 64 };
 
 struct lap { unsigned thread; uint64_t at; };
 
@@ -25,9 +25,14 @@ struct racer {
   bool bare;                                 /* not inside the outer guard that the others run in */
 };
 
-/* ns an operation and thread; shared: a thread's core was, in that round. The median is of the other rounds, if there are
-   enough of them. */
-struct times { double round[ROUNDS_MOST], median; bool shared[ROUNDS_MOST]; unsigned rounds; };
+/* ns an operation and thread; shared: a thread's core was, in that round. Median and quartiles are of the other rounds, if
+   there are enough of them. */
+struct times {
+  double round[ROUNDS_MOST], median, low, high;
+  bool shared[ROUNDS_MOST];
+  bool whole_cores;              /* the rule above was used: what shared says was looked at */
+  unsigned rounds;
+};
 
 /* warm: as in struct hit, at least 1. */
 bool oct_race(const struct bench *b, const struct racer *r, size_t count, unsigned warm, struct times *out,
@@ -46,9 +51,11 @@ struct hit { const char *name; double budget[2], baseline_ns[2]; unsigned warm; 
 /* Its three rows: 1 thread, 2 threads, 2 against 1. r: the library, the baseline, where h->light says so the same with a light
    lock (which takes its place where it is no fair opponent), others, the floor. */
 bool oct_hit_rows(struct bench *b, const struct hit *h, const struct racer *r, size_t count, struct fault *why);
-/* Sets the median of what was timed elsewhere. */
+/* Sets median and quartiles of what was timed elsewhere. */
 void oct_times_close(struct times *t, unsigned rounds);
 
+/* Of the calling thread: to be asked before it is pinned. */
+unsigned oct_cores(void);
 /* The calling thread to a core of its own, while there are enough: two threads that a kernel has just started on one core
    show no contention. */
 void oct_pin(unsigned thread);
