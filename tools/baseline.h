@@ -5,7 +5,8 @@
  *
  * plain_names: a reader-writer lock over a chained hash on two strings, or a mutex over one on a tag.
  * plain_map:   a mutex over a chained hash on u64.
- * Each has glibc's lock and a light one (tools/baselock.h): `light` says which is taken.
+ * Each has glibc's lock and a light one (tools/baselock.h): `light` says which is taken. Who measures both fills a table for
+ * each: the second would find in the caches what the first has just read.
  * Each is made by one thread and then only read; its owner frees it. Strings stay the caller's.
  */
 #ifndef OCTOOL_BASELINE_H

@@ -17,7 +17,7 @@ struct derived {
   struct void_device device;
   oc_model *model;
   oc_derived *derived;
-  struct plain_map plain;
+  struct plain_map plain, light;
   struct lfht *lfht;
   struct ckht *ck;
   struct order order;
@@ -28,6 +28,15 @@ static uint64_t key_of(uint64_t i)
   return first_key + i * stride;
 }
 
+/* All of one table before the other, so that its nodes lie side by side. */
+static bool fill_plain(struct plain_map *p, size_t n, struct fault *why)
+{
+  for (size_t i = 0; i < n; i++)
+    if (!oct_plain_map_add(p, key_of(i), i + 1))
+      return oct_fault(why, "no memory for key %zu of the baseline", i);
+  return true;
+}
+
 static bool fill(struct derived *d, struct fault *why)
 {
   for (size_t i = 0; i < d->n; i++) {
@@ -35,19 +44,17 @@ static bool fill(struct derived *d, struct fault *why)
 
     if (st != OC_OK)
       return oct_liboc_fault(why, st, "derived value %zu", i);
-    if (!oct_plain_map_add(&d->plain, key_of(i), i + 1))
-      return oct_fault(why, "no memory for key %zu of the baseline", i);
     oct_lfht_add(d->lfht, key_of(i), i + 1);
     if (d->ck && !oct_ckht_add(d->ck, key_of(i), i + 1))
       return oct_fault(why, "ck_ht took only %zu of %zu keys", i, d->n);
   }
-  return true;
+  return fill_plain(&d->plain, d->n, why) && fill_plain(&d->light, d->n, why);
 }
 
 static bool open_derived(struct derived *d, size_t n, struct fault *why)
 {
   *d = (struct derived){.n = n, .lfht = oct_lfht_make(n), .ck = oct_ckht_make(n)};
-  if (!oct_plain_map_make(&d->plain, n) || !d->lfht)
+  if (!oct_plain_map_make(&d->plain, n) || !oct_plain_map_make(&d->light, n) || !d->lfht)
     return oct_fault(why, "no memory for the baselines of %zu keys", n);
   if (!oct_order_make(&d->order, n, why) || !oct_void_open(&d->device, why) ||
       !oct_void_model(&d->device, 0, &d->model, why))
@@ -69,6 +76,7 @@ static void close_derived(struct derived *d)
   if (d->ck)
     oct_ckht_free(d->ck);
   oct_plain_map_free(&d->plain);
+  oct_plain_map_free(&d->light);
   oct_order_free(&d->order);
 }
 
@@ -89,8 +97,10 @@ static void get_ptr(void *arg, struct lap *lap)
 
 static inline void either_get(struct derived *d, struct lap *lap, bool light)
 {
+  struct plain_map *table = light ? &d->light : &d->plain;
+
   for (size_t i = 0; i < LAP; i++)
-    oct_use(plain_map_get(&d->plain, light, key_of(oct_order_at(&d->order, lap->at + i))));
+    oct_use(plain_map_get(table, light, key_of(oct_order_at(&d->order, lap->at + i))));
   lap->at += LAP;
 }
 

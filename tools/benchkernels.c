@@ -24,7 +24,7 @@ struct kernels {
   struct void_device device;
   oc_model *model;
   oc_opcache *cache;
-  struct plain_names plain;
+  struct plain_names plain, light;
   struct lfht_names *lfht;
   struct order order;
   struct floor floor;
@@ -81,10 +81,11 @@ static bool memoize(struct kernels *k, struct fault *why)
 static bool fill_baselines(struct kernels *k, struct fault *why)
 {
   k->lfht = oct_lfht_names_make(k->n);
-  if (!oct_plain_names_make(&k->plain, k->n) || !k->lfht)
+  if (!oct_plain_names_make(&k->plain, k->n) || !oct_plain_names_make(&k->light, k->n) || !k->lfht)
     return oct_fault(why, "no memory for the baselines of %zu kernels", k->n);
   for (size_t i = 0; i < k->n; i++) {
     oct_plain_names_add(&k->plain, k->module[i], k->func[i], i + 1);
+    oct_plain_names_add(&k->light, k->module[i], k->func[i], i + 1);
     oct_lfht_names_add(k->lfht, k->module[i], k->func[i], i + 1);
   }
   return true;
@@ -111,6 +112,7 @@ static void close_kernels(struct kernels *k)
   if (k->lfht)
     oct_lfht_names_free(k->lfht);
   oct_plain_names_free(&k->plain);
+  oct_plain_names_free(&k->light);
   oct_order_free(&k->order);
   oct_floor_free(&k->floor);
   for (size_t i = 0; k->key && i < k->n; i++) {
@@ -157,10 +159,12 @@ static void by_text(void *arg, struct lap *lap)
 
 static inline void by_either(struct kernels *k, struct lap *lap, bool light)
 {
+  struct plain_names *table = light ? &k->light : &k->plain;
+
   for (size_t i = 0; i < LAP; i++) {
     size_t n = oct_order_at(&k->order, lap->at + i);
 
-    oct_use(plain_names_get(&k->plain, light, k->asked_module[n], k->asked_func[n]));
+    oct_use(plain_names_get(table, light, k->asked_module[n], k->asked_func[n]));
   }
   lap->at += LAP;
 }

@@ -18,7 +18,7 @@ struct tags {
   oc_model *model;
   oc_opcache *cache;
   oc_stream stream;
-  struct plain_names plain;
+  struct plain_names plain, light;
   struct order order;
   struct floor floor;
 };
@@ -34,7 +34,9 @@ static bool make_tag(struct tags *t, size_t i, struct fault *why)
   snprintf(t->asked[i], sizeof t->asked[i], "%s", t->text[i]);
   t->key[i] = (oc_tag_key)OC_TAG_KEY(t->text[i]);
   oct_plain_names_add(&t->plain, t->text[i], NULL, i + 1);
+  oct_plain_names_add(&t->light, t->text[i], NULL, i + 1);
   (void)plain_tags_once(&t->plain, false, t->text[i]);
+  (void)plain_tags_once(&t->light, true, t->text[i]);
   (void)oc_opcache_once_k(t->cache, &t->key[i]);
   (void)oc_opcache_first_shape_k(t->cache, &t->key[i], 16, 4096, 4096);
   st = oc_opcache_scratch_k(t->cache, &t->key[i], 65536, &unused);
@@ -46,7 +48,7 @@ static bool make_tag(struct tags *t, size_t i, struct fault *why)
 static bool open_tags(struct tags *t, struct fault *why)
 {
   *t = (struct tags){.stream = (oc_stream)(uintptr_t)0x1000};
-  if (!oct_plain_names_make(&t->plain, TAGS))
+  if (!oct_plain_names_make(&t->plain, TAGS) || !oct_plain_names_make(&t->light, TAGS))
     return oct_fault(why, "no memory for the baseline of %d tags", TAGS);
   if (!oct_order_make(&t->order, TAGS, why) || !oct_void_open(&t->device, why) ||
       !oct_void_model(&t->device, 0, &t->model, why) || !oct_floor_make(&t->floor, t->model, why))
@@ -67,6 +69,7 @@ static void close_tags(struct tags *t)
   if (t->device.backend)
     oct_void_close(&t->device, &ignored);
   oct_plain_names_free(&t->plain);
+  oct_plain_names_free(&t->light);
   oct_order_free(&t->order);
   oct_floor_free(&t->floor);
 }
@@ -110,8 +113,10 @@ static void once(void *arg, struct lap *lap)
 
 static inline void either_scratch(struct tags *t, struct lap *lap, bool light)
 {
+  struct plain_names *table = light ? &t->light : &t->plain;
+
   for (size_t i = 0; i < LAP; i++)
-    oct_use(plain_tags_get(&t->plain, light, t->asked[oct_order_at(&t->order, lap->at + i)]));
+    oct_use(plain_tags_get(table, light, t->asked[oct_order_at(&t->order, lap->at + i)]));
   lap->at += LAP;
 }
 
@@ -127,8 +132,10 @@ static void light_scratch(void *arg, struct lap *lap)
 
 static inline void either_once(struct tags *t, struct lap *lap, bool light)
 {
+  struct plain_names *table = light ? &t->light : &t->plain;
+
   for (size_t i = 0; i < LAP; i++)
-    oct_use(plain_tags_once(&t->plain, light, t->asked[oct_order_at(&t->order, lap->at + i)]));
+    oct_use(plain_tags_once(table, light, t->asked[oct_order_at(&t->order, lap->at + i)]));
   lap->at += LAP;
 }
 
