@@ -41,6 +41,9 @@ assert len(set(names)) == len(names), names
 hits = ["kernel_k", "kernel by strings", "scratch_k", "once_k", "get_ptr of 20,000 keys", "get_ptr of 300,000 keys",
         "guard enter + leave"]
 want = [h + t for h in hits for t in (", 1 thread", ", 2 threads", ", 2 threads against 1")]
+want += [h + t for h in ("scratch by string", "scratch_on_k", "scratch_on by string", "once by string", "first_shape_k",
+                         "first_shape by string", "get_pair of 20,000 keys", "get_ptr_on of 20,000 keys",
+                         "get_pair_on of 20,000 keys") for t in (", 1 thread", ", 2 threads against 1")]
 want += ["p99.9 of 64 hits in a guard, models swapped", "slowest 64 hits from swap to swap",
          "pool free + alloc, 2,000 live blocks",
          "arena bytes, exl3-moe-512e, reserved", "arena bytes, exl3-moe-512e, on demand",
@@ -103,7 +106,7 @@ json one.json '[r["met"] is None and "share a core" in r["not_judged"] for r in 
 json one.json 'isinstance(d["rows"][0]["met"], bool)'
 
 run 0 --sight --quick guard tags --json -    # with figures published, a trace and a reader of metrics
-if python3 -c 'import json; d = json.load(open("out")); assert len(d["rows"]) == 9' 2>py; then
+if python3 -c 'import json; d = json.load(open("out")); assert len(d["rows"]) == 3 + 18' 2>py; then
   ok
 else
   fail "--sight: $(tail -n 1 py)"

@@ -197,18 +197,36 @@ bool oct_plain_map_make(struct plain_map *p, size_t most);
 bool oct_plain_map_add(struct plain_map *p, uint64_t key, uint64_t value);
 void oct_plain_map_free(struct plain_map *p);
 
+static inline const struct plain_node *plain_map_find(const struct plain_map *p, uint64_t key)
+{
+  const struct plain_node *n = p->bucket[base_hash_u64(key) >> p->shift];
+
+  while (n && n->key != key)
+    n = n->next;
+  return n;
+}
+
 static inline uint64_t plain_map_get(struct plain_map *p, bool light, uint64_t key)
 {
   const struct plain_node *n;
   uint64_t value;
 
   plain_lock(&p->mutex, &p->light_mutex, light);
-  n = p->bucket[base_hash_u64(key) >> p->shift];
-  while (n && n->key != key)
-    n = n->next;
+  n = plain_map_find(p, key);
   value = n ? n->value[0] : 0;
   plain_unlock(&p->mutex, &p->light_mutex, light);
   return value;
+}
+
+static inline void plain_map_get_pair(struct plain_map *p, bool light, uint64_t key, uint64_t out[2])
+{
+  const struct plain_node *n;
+
+  plain_lock(&p->mutex, &p->light_mutex, light);
+  n = plain_map_find(p, key);
+  out[0] = n ? n->value[0] : 0;
+  out[1] = n ? n->value[1] : 0;
+  plain_unlock(&p->mutex, &p->light_mutex, light);
 }
 
 /* ---- Other people's lock-free maps, on u64 (baseline_lfht.c, baseline_ck.c) ---- */

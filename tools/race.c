@@ -307,14 +307,14 @@ void oct_row_floor(struct row *row, double floor_ns, double known_ns)
 
 /* ---- One kind of hit ---- */
 
-/* Twice as slow is not twice the opponent: then the one with the light lock is the baseline. */
+/* Twice as slow is not twice the opponent: then the one with the light lock is the baseline, if it is any faster. */
 static void choose_baseline(struct racer *r, struct times *times, double floor_ns, double known_ns)
 {
   /* analyzer: h->light says that there are three at least */
   struct racer was = r[1];
   struct times its = times[1];
 
-  if (known_ns == 0 || its.median / floor_ns <= 1.5 * known_ns / 2.2)
+  if (known_ns == 0 || its.median / floor_ns <= 1.5 * known_ns / 2.2 || its.median <= times[2].median)
     return;
   r[1] = r[2];
   times[1] = times[2];
@@ -336,27 +336,34 @@ static void rows_on(struct bench *b, const struct hit *h, struct racer *r, struc
   oct_row_floor(row, floor_ns, known_ns);
 }
 
+/* 2 threads against 1, per thread, of what ran on both. */
+static void row_of_scaling(struct bench *b, const struct hit *h, const struct racer on[2], const struct times times[2])
+{
+  struct row *row = oct_bench_row(b, "itself on 1 thread", "ns", "%s, 2 threads against 1", h->name);
+
+  oct_row_race(row, on, times, 2, AT_MOST, 1.3);
+  oct_row_threads(b, row, 2);
+}
+
 bool oct_hit_rows(struct bench *b, const struct hit *h, const struct racer *r, size_t count, struct fault *why)
 {
-  struct racer twice[2 * RACERS], scaling[2];
-  struct times times[2 * RACERS], scaling_times[2];
-  struct row *row;
+  struct racer twice[2 * RACERS];
+  struct times times[2 * RACERS];
+  size_t on_two = h->budget[1] > 0 ? count : 1;
 
-  for (size_t i = 0; i < 2 * count; i++) {
+  for (size_t i = 0; i < count + on_two; i++) {
     twice[i] = r[i % count];
     twice[i].threads = i < count ? 1 : 2;
   }
-  if (!oct_race(b, twice, 2 * count, h->warm ? h->warm : 1, times, why))
+  if (!oct_race(b, twice, count + on_two, h->warm ? h->warm : 1, times, why))
     return false;
+  const struct racer scaling[2] = {twice[count], twice[0]};
+  const struct times scaling_times[2] = {times[count], times[0]};
+
   rows_on(b, h, twice, times, count, 1);
-  rows_on(b, h, twice + count, times + count, count, 2);
-  scaling[0] = twice[count];
-  scaling[1] = twice[0];
-  scaling_times[0] = times[count];
-  scaling_times[1] = times[0];
-  row = oct_bench_row(b, "itself on 1 thread", "ns", "%s, 2 threads against 1", h->name);
-  oct_row_race(row, scaling, scaling_times, 2, AT_MOST, 1.3);
-  oct_row_threads(b, row, 2);
+  if (on_two == count)
+    rows_on(b, h, twice + count, times + count, count, 2);
+  row_of_scaling(b, h, scaling, scaling_times);
   return true;
 }
 

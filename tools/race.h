@@ -45,10 +45,11 @@ void oct_row_race(struct row *row, const struct racer *r, const struct times *ti
    2.2 ns. Else the row fails. 0: nothing is known of it. */
 void oct_row_floor(struct row *row, double floor_ns, double known_ns);
 
-/* One kind of hit: on 1 and on 2 threads, beside a baseline that is known to take baseline_ns. warm: what goes before
-   a window, to bring tables into the caches, in quarters of one; 0 is 1. */
+/* One kind of hit: on 1 and on 2 threads, beside a baseline that is known to take baseline_ns. Without a budget for 2 threads
+   it has only itself beside it there. warm: what goes before a window, to bring tables into the caches, in quarters of one; 0
+   is 1. */
 struct hit { const char *name; double budget[2], baseline_ns[2]; unsigned warm; bool light; };
-/* Its three rows: 1 thread, 2 threads, 2 against 1. r: the library, the baseline, where h->light says so the same with a light
+/* Its rows: 1 thread, 2 threads where there is a budget, 2 against 1. r: the library, the baseline, where h->light says so the same with a light
    lock (which takes its place where it is no fair opponent), others, the floor. */
 bool oct_hit_rows(struct bench *b, const struct hit *h, const struct racer *r, size_t count, struct fault *why);
 /* Sets median and quartiles of what was timed elsewhere. */
