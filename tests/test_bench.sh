@@ -68,6 +68,7 @@ for r in d["rows"]:
     assert r["met"] == (within and fair), r
 frees = next(r for r in d["rows"] if r["name"].startswith("driver frees"))
 assert frees["met"], frees
+assert "pool free + alloc by loader threads" in [c["title"] for c in d["curves"]]
 assert len(d["curves"]) >= 8 and all(c["points"] for c in d["curves"])
 pictures = os.listdir(sys.argv[2])
 assert len(pictures) == len(d["curves"]), pictures

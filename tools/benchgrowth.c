@@ -207,5 +207,5 @@ bool oct_bench_growth(struct bench *b, struct fault *why)
 {
   /* Kernels last: past 65,536 of them keys have no more ids, and all that is asked for the first time goes by strings. */
   return oct_grow_threads(b, why) && oct_grow_models(b, why) && oct_grow_derived(b, why) && oct_grow_pool(b, why) &&
-         oct_grow_teardown(b, why) && oct_grow_kernels(b, why);
+         oct_grow_loaders(b, why) && oct_grow_teardown(b, why) && oct_grow_kernels(b, why);
 }

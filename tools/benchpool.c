@@ -13,18 +13,20 @@
 
 enum { LIVE = 2000, SITES = 8, SIZES = 1 << 15 };
 
-static const uint64_t arena = UINT64_C(1) << 30;
+static const uint64_t arena = UINT64_C(1) << 30, most_bytes = UINT64_C(64) << 20;
 
+/* Each thread lets go and gets blocks of its own share of them, in the same pool. */
 struct churn {
-  size_t live, arenas;
+  unsigned threads;
+  size_t live, share, arenas;
   uint64_t most;                 /* bytes of a block */
-  uint32_t *size, *victim;       /* [SIZES]: what is asked for, which block goes */
+  uint32_t *size, *victim;       /* [SIZES]: what is asked for, which block of a thread's share goes */
   struct void_device device;
   oc_model *model;
   oc_pool *pool;
   struct fit *fit;
   uint64_t *ours, *theirs;       /* [live] */
-  size_t failures;
+  size_t failures;               /* atomic */
   struct floor floor;
 };
 
@@ -40,7 +42,7 @@ static void draw(struct churn *c)
 
   for (size_t i = 0; i < SIZES; i++) {
     c->size[i] = (uint32_t)(256 * exp2((double)(oct_random(&seed) >> 11) * 0x1p-53 * span));
-    c->victim[i] = (uint32_t)(oct_random(&seed) % c->live);
+    c->victim[i] = (uint32_t)(oct_random(&seed) % c->share);
   }
 }
 
@@ -51,9 +53,9 @@ static bool place(struct churn *c, size_t slot, size_t i)
 }
 
 /* Room: three times the mean size for each block. */
-static bool open_churn(struct churn *c, size_t live, uint64_t most, struct fault *why)
+static bool open_churn(struct churn *c, unsigned threads, size_t live, uint64_t most, struct fault *why)
 {
-  *c = (struct churn){.live = live, .most = most};
+  *c = (struct churn){.threads = threads, .live = live, .share = live / threads, .most = most};
   c->arenas = (size_t)(3 * (double)live * (double)most / log((double)most / 256) / (double)arena) + 4;
   c->size = calloc(SIZES, sizeof *c->size);
   c->victim = calloc(SIZES, sizeof *c->victim);
@@ -90,38 +92,54 @@ static void close_churn(struct churn *c)
   free(c->theirs);
 }
 
+/* The n-th block that the thread lets go. */
+static size_t slot_of(const struct churn *c, const struct lap *lap, size_t n)
+{
+  return lap->thread * c->share + c->victim[n];
+}
+
+static void failed(struct churn *c, size_t times)
+{
+  if (times > 0)
+    __atomic_fetch_add(&c->failures, times, __ATOMIC_RELAXED);
+}
+
 static void pool_lap(void *arg, struct lap *lap)
 {
   struct churn *c = arg;
+  size_t failures = 0;
 
   for (size_t n = 0; n < LAP; n++) {
-    size_t i = (lap->at + n) % SIZES, v = c->victim[i];
+    size_t i = (lap->at + n) % SIZES, v = slot_of(c, lap, i);
 
-    c->failures += oc_pool_free(c->pool, c->ours[v]) != OC_OK;
-    c->failures += oc_pool_alloc_at(c->pool, c->size[i], 0, &sites[i % SITES], &c->ours[v]) != OC_OK;
+    failures += oc_pool_free(c->pool, c->ours[v]) != OC_OK;
+    failures += oc_pool_alloc_at(c->pool, c->size[i], 0, &sites[i % SITES], &c->ours[v]) != OC_OK;
   }
+  failed(c, failures);
   lap->at += LAP;
 }
 
 static void fit_lap(void *arg, struct lap *lap)
 {
   struct churn *c = arg;
+  size_t failures = 0;
 
   for (size_t n = 0; n < LAP; n++) {
-    size_t i = (lap->at + n) % SIZES, v = c->victim[i];
+    size_t i = (lap->at + n) % SIZES, v = slot_of(c, lap, i);
 
-    c->failures += !oct_fit_free(c->fit, c->theirs[v]);
+    failures += !oct_fit_free(c->fit, c->theirs[v]);
     c->theirs[v] = oct_fit_alloc(c->fit, c->size[i], &sites[i % SITES]);
-    c->failures += !c->theirs[v];
+    failures += !c->theirs[v];
   }
+  failed(c, failures);
   lap->at += LAP;
 }
 
 static bool race(const struct bench *b, struct churn *c, struct times t[3], struct fault *why)
 {
-  const struct racer r[] = {{.what = "pool", .lap = pool_lap, .arg = c, .threads = 1},
-                            {.what = "best fit over balanced trees", .lap = fit_lap, .arg = c, .threads = 1},
-                            {.what = "floor", .lap = oct_floor_lap, .arg = &c->floor, .threads = 1}};
+  const struct racer r[] = {{.what = "pool", .lap = pool_lap, .arg = c, .threads = c->threads},
+                            {.what = "best fit over balanced trees", .lap = fit_lap, .arg = c, .threads = c->threads},
+                            {.what = "floor", .lap = oct_floor_lap, .arg = &c->floor, .threads = c->threads}};
 
   if (!oct_race(b, r, 3, 1, t, why))
     return false;
@@ -146,7 +164,7 @@ static bool measure(struct bench *b, struct churn *c, struct fault *why)
 bool oct_bench_pool(struct bench *b, struct fault *why)
 {
   struct churn c;
-  bool ok = open_churn(&c, LIVE, UINT64_C(64) << 20, why) && measure(b, &c, why);
+  bool ok = open_churn(&c, 1, LIVE, most_bytes, why) && measure(b, &c, why);
 
   close_churn(&c);
   return ok;
@@ -158,7 +176,7 @@ static bool point(const struct bench *b, size_t live, struct curve *c, struct fa
 {
   struct churn churn;
   struct times t[3];
-  bool ok = open_churn(&churn, live, 1 << 20, why) && race(b, &churn, t, why);
+  bool ok = open_churn(&churn, 1, live, 1 << 20, why) && race(b, &churn, t, why);
 
   close_churn(&churn);
   if (ok)
@@ -173,6 +191,31 @@ bool oct_grow_pool(struct bench *b, struct fault *why)
   oct_curve_lines(c, "pool", "best fit over trees", NULL);
   for (size_t live = 1000; live <= (b->quick ? 1000u : 1000000u); live *= 10)
     if (!point(b, live, c, why))
+      return false;
+  return true;
+}
+
+/* ---- As the threads that load grow in number ---- */
+
+static bool loaders(const struct bench *b, unsigned threads, struct curve *c, struct fault *why)
+{
+  struct churn churn;
+  struct times t[3];
+  bool ok = open_churn(&churn, threads, LIVE, most_bytes, why) && race(b, &churn, t, why);
+
+  close_churn(&churn);
+  if (ok)
+    oct_curve_point(c, threads, (const double[]){t[0].median, t[1].median});
+  return ok;
+}
+
+bool oct_grow_loaders(struct bench *b, struct fault *why)
+{
+  struct curve *c = oct_bench_curve(b, "pool free + alloc by loader threads", "threads", "ns a pair and thread");
+
+  oct_curve_lines(c, "pool", "best fit over trees", NULL);
+  for (unsigned threads = 1; threads <= (b->quick ? 2 : 4); threads *= 2)
+    if (!loaders(b, threads, c, why))
       return false;
   return true;
 }

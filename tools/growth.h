@@ -14,6 +14,7 @@ void oct_curve_named_point(struct curve *c, const char *name, const double *valu
 
 bool oct_grow_kernels(struct bench *b, struct fault *why);
 bool oct_grow_derived(struct bench *b, struct fault *why);
+bool oct_grow_loaders(struct bench *b, struct fault *why);
 bool oct_grow_pool(struct bench *b, struct fault *why);
 bool oct_grow_threads(struct bench *b, struct fault *why);
 bool oct_grow_models(struct bench *b, struct fault *why);
