@@ -168,7 +168,12 @@ START_TEST(s33_adapters) {
   e.m = fx_model_opt(e.b, (oc_model_options){.arena_min = 2 * MiB, .arena_max = 8 * MiB});
   fx_load(e.m, "test");
   e.load_stream = fx_stream(e.b);
-  for (int i = 0; i < DECODERS; i++) e.streams[i] = fx_stream(e.b);
+  for (int i = 0; i < DECODERS; i++) {
+    oc_devptr act;
+    e.streams[i] = fx_stream(e.b);
+    /* there before the early figures, however late its thread comes to run */
+    ck_ok(oc_opcache_scratch_on_k(oc_model_opcache(e.m), &e.act, e.streams[i], 4096, &act));
+  }
   ck_ok(oc_pool_alloc_owned(oc_model_pool(e.m), "weights", 4096, 0, &e.base));
   struct recipe r = {&e, 0xBA5E};
   ck_ok(oc_derived_get_or_build_ptr(oc_model_derived(e.m), OC_BF16, e.base, derive, &r, &e.base_value));
