@@ -225,6 +225,7 @@ static unsigned choose(const double *x, const bool *shared, unsigned rounds, dou
 {
   unsigned n = 0;
 
+  /* analyzer: those who call it had so many rounds */
   for (unsigned i = 0; i < rounds; i++)
     if (!shared[i])
       out[n++] = x[i];
