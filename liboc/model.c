@@ -39,6 +39,8 @@ oc_status oci_may_wait(const char *call) {
 static void init_lists(struct oc_model *m) {
   struct link *lists[] = {&m->named_streams, &m->idle_streams, &m->farewells, &m->modules, &m->resources, &m->captures};
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) link_init(lists[i]);
+  struct table *tables[] = {&m->modules_by_name, &m->resources_by_self, &m->tasks.holds_by_name};
+  for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) tables[i]->heap = m->heap;
   pthread_mutex_init(&m->lock, NULL);
   pthread_cond_init(&m->module_loaded, NULL);
   pthread_cond_init(&m->stream_left, NULL);
@@ -70,6 +72,7 @@ static void free_parts(struct oc_model *m) {
   oci_opcache_free(&m->opcache);
   oci_streams_free(m);
   oci_modules_free(m);
+  oci_holders_free(m);
   oci_free(m->heap, m->spare_events, m->spare_cap * sizeof *m->spare_events);
   oci_strfree(m->heap, m->name);
   pthread_mutex_destroy(&m->lock);

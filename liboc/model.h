@@ -24,6 +24,7 @@
 #include "liboc/tasks.h"
 #include "rcu/list.h"
 #include "rcu/map.h"
+#include "rcu/table.h"
 #include "rcu/thread.h"
 
 enum model_state {
@@ -61,8 +62,10 @@ struct oc_model {
   pthread_cond_t stream_left;  /* a call into the driver on a named stream is over */
   struct link farewells;
   struct link modules;       /* struct module, newest first */
+  struct table modules_by_name;
   pthread_cond_t module_loaded;
   struct link resources;     /* struct resource, newest first */
+  struct table resources_by_self;
   struct link captures;      /* struct capture */
   oc_event *spare_events;    /* recycled; [spare_cap] */
   size_t spare_count, spare_cap;
@@ -147,6 +150,7 @@ bool oci_capture_on(struct oc_model *m, oc_stream s);
 /* ---- modules (module.c) ---- */
 struct module {
   struct link link;
+  struct table_node node;   /* by name */
   char *name;
   oc_module handle;
   bool borrowed;
@@ -158,16 +162,22 @@ void oci_modules_free(struct oc_model *m);
 /* ---- holds, resources (holders.c) ---- */
 struct hold {
   struct link link;
+  struct table_node node;   /* by who */
   uint32_t count;
   char *who;
 };
 struct resource {
   struct link link;
+  struct table_node node;   /* by self */
   oc_resource_ops ops;
   char *label;
   void *self;
 };
+/* The newest, off the list; NULL: none. */
+struct resource *oci_resource_take(struct oc_model *m);
 void oci_resource_free(struct oc_model *m, struct resource *r);
+/* What found them; none is left. */
+void oci_holders_free(struct oc_model *m);
 
 /* ---- the pool's public side (poolapi.c) ---- */
 oc_status oci_pool_open(struct oc_model *m, const oc_model_options *opt);

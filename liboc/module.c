@@ -7,9 +7,13 @@
 #include "liboc/turn.h"
 #include "rcu/mem.h"
 
+static uint64_t name_hash(const char *name) {
+  return oci_lookup(name, NULL).hash;
+}
+
 static struct module *find(struct oc_model *m, const char *name) {
-  LINK_EACH(l, &m->modules) {
-    struct module *mod = CONTAINER(l, struct module, link);
+  for (struct table_node *n = oci_table_find(&m->modules_by_name, name_hash(name)); n; n = oci_table_next(n)) {
+    struct module *mod = CONTAINER(n, struct module, node);
     if (strcmp(mod->name, name) == 0) return mod;
   }
   return NULL;
@@ -18,6 +22,15 @@ static struct module *find(struct oc_model *m, const char *name) {
 static void module_free(struct oc_model *m, struct module *mod) {
   oci_strfree(m->heap, mod->name);
   oci_free(m->heap, mod, sizeof *mod);
+}
+
+static struct module *module_new(struct oc_model *m, const char *name) {
+  struct module *mod = oci_alloc(m->heap, sizeof *mod);
+  if (!mod) return NULL;
+  mod->name = oci_strdup(m->heap, name);
+  if (mod->name) return mod;
+  oci_free(m->heap, mod, sizeof *mod);
+  return NULL;
 }
 
 /* The record under a name, once nobody loads it; NULL: none. It goes when its loading fails, so it is found anew
@@ -36,14 +49,11 @@ static oc_status reserve_name(struct oc_model *m, const char *name, struct modul
   if (!find_settled(m, name, &mod))
     return oci_error(OC_E_REENTRANT, "%s: module %s is being loaded by this thread", call, name);
   if (mod) return oci_error(OC_EXISTS, "%s: module %s is already there; the first stays", call, name);
-  mod = oci_alloc(m->heap, sizeof *mod);
-  if (mod) mod->name = oci_strdup(m->heap, name);
-  if (!mod || !mod->name) {
-    oci_free(m->heap, mod, sizeof *mod);
-    return oci_error(OC_E_HOST_NOMEM, "%s: out of host memory", call);
-  }
+  mod = oci_table_reserve(&m->modules_by_name) ? module_new(m, name) : NULL;
+  if (!mod) return oci_error(OC_E_HOST_NOMEM, "%s: out of host memory", call);
   oci_turn_take(&mod->turn);
   link_add_head(&m->modules, &mod->link);
+  oci_table_add(&m->modules_by_name, &mod->node, name_hash(name));
   *out = mod;
   return OC_OK;
 }
@@ -55,6 +65,7 @@ static void settle_name(struct oc_model *m, struct module *mod, oc_module handle
   oci_turn_give(&mod->turn, &m->module_loaded);
   if (!handle) {
     link_remove(&mod->link);
+    oci_table_remove(&m->modules_by_name, &mod->node);
     module_free(m, mod);
   }
   pthread_mutex_unlock(&m->lock);
@@ -140,4 +151,5 @@ oc_status oci_module_kernel(struct oc_model *m, const char *module, const char *
 
 void oci_modules_free(struct oc_model *m) {
   LINK_EACH(l, &m->modules) module_free(m, CONTAINER(l, struct module, link));
+  oci_table_free(&m->modules_by_name);
 }

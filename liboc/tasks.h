@@ -20,6 +20,7 @@
 #include "liboc/oc.h"
 #include "rcu/error.h"
 #include "rcu/list.h"
+#include "rcu/table.h"
 
 struct oc_model;
 
@@ -34,6 +35,7 @@ struct task {
 struct task_list {
   struct link tasks;
   struct link holds;        /* struct hold */
+  struct table holds_by_name;
   pthread_cond_t changed;   /* a task ended, a hold was let go, the state changed */
   uint32_t waiters;
   uint64_t teardown_thread; /* in oc_model_teardown now; 0: none */

@@ -190,17 +190,9 @@ static void drain(struct teardown *t) {
   if (st) add_row(t, st, "streams", "%s", oci_error_text());
 }
 
-static struct resource *newest_resource(struct oc_model *m) {
-  pthread_mutex_lock(&m->lock);
-  struct resource *r = link_empty(&m->resources) ? NULL : CONTAINER(m->resources.next, struct resource, link);
-  if (r) link_remove(&r->link);
-  pthread_mutex_unlock(&m->lock);
-  return r;
-}
-
 static void release_resources(struct teardown *t) {
   struct resource *r;
-  while ((r = newest_resource(t->m))) {
+  while ((r = oci_resource_take(t->m))) {
     uint32_t before = oci_error_count();
     oc_status st = r->ops.release(r->self, t->m->backend);
     if (st > 0) st = OC_E_INVALID;
