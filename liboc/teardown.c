@@ -19,8 +19,10 @@
 #include "rcu/error.h"
 #include "rcu/guard.h"
 #include "rcu/mem.h"
+#include "rcu/table.h"
 
 struct owner {
+  struct table_node node;          /* by name */
   const char *name;
   uint64_t blocks, bytes;
 };
@@ -28,6 +30,7 @@ struct owner {
 struct owner_list {
   struct owner *owner;             /* [room] */
   size_t n, room;
+  struct table by_name;            /* by the name's address */
 };
 
 struct teardown {
@@ -125,6 +128,13 @@ static void count_row(void *count, const struct ledger_row *row) {
   ++*(size_t *)count;
 }
 
+/* For list->room owners. False without host memory. */
+static bool make_room(struct owner_list *list) {
+  if (!list->room) return true;
+  list->owner = oci_alloc(NULL, list->room * sizeof *list->owner);
+  return list->owner && oci_table_reserve(&list->by_name);
+}
+
 /* Rows for everything that may need one, and room for the owners. No call is in flight, so nothing is added to these
    lists any more but by resource releases. */
 static oc_status make_report(struct teardown *t) {
@@ -135,14 +145,13 @@ static oc_status make_report(struct teardown *t) {
   LINK_EACH(l, &m->resources) rows++;
   pthread_mutex_unlock(&m->lock);
   LINK_EACH(l, &m->modules) rows++;
-  size_t room = t->owners.room ? t->owners.room : 1;
-  t->owners.owner = oci_alloc(NULL, room * sizeof *t->owners.owner);
-  t->report = t->owners.owner ? oci_report_new(m->name, m->generation, rows + t->owners.room) : NULL;
-  t->owners.room = room;
+  bool room = make_room(&t->owners);
+  t->report = room ? oci_report_new(m->name, m->generation, rows + t->owners.room) : NULL;
   return t->report ? OC_OK : oci_error(OC_E_HOST_NOMEM, "oc_model_teardown: out of host memory for the report");
 }
 
 static void free_owners(struct teardown *t) {
+  oci_table_free(&t->owners.by_name);
   oci_free(NULL, t->owners.owner, t->owners.room * sizeof *t->owners.owner);
 }
 
@@ -257,16 +266,24 @@ static void add_site(void *teardown, const struct ledger_row *row) {
   add_row(teardown, OC_OK, label, "%s in %llu blocks", amount, (unsigned long long)row->live_blocks);
 }
 
-/* Each owner at its first row of the ledger, which interns names: one address an owner. There is room for all: it is counted
-   when nobody allocates any more. */
+/* Each owner at its first row of the ledger, which interns names: one address an owner, and one hash. There is room for all: it
+   is counted when nobody allocates any more. */
+static struct owner *owner_of(struct owner_list *list, const char *name) {
+  uint64_t hash = oci_hash_u64((uint64_t)(uintptr_t)name);
+  struct table_node *there = oci_table_find(&list->by_name, hash);
+  if (there) return CONTAINER(there, struct owner, node);
+  struct owner *o = &list->owner[list->n++];
+  o->name = name;
+  (void)oci_table_reserve(&list->by_name);   /* it was once: without memory it is slower, no more */
+  oci_table_add(&list->by_name, &o->node, hash);
+  return o;
+}
+
 static void sum_owner(void *arg, const struct ledger_row *row) {
-  struct owner_list *list = arg;
   if (!row->owner || row->external || !row->live_blocks) return;
-  size_t i = 0;
-  while (i < list->n && list->owner[i].name != row->owner) i++;
-  if (i == list->n) list->owner[list->n++] = (struct owner){.name = row->owner};
-  list->owner[i].blocks += row->live_blocks;
-  list->owner[i].bytes += row->live_bytes;
+  struct owner *o = owner_of(arg, row->owner);
+  o->blocks += row->live_blocks;
+  o->bytes += row->live_bytes;
 }
 
 /* Has its row as scratch, or as derived weights. An engine may name an owner so too. */
