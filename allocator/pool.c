@@ -232,7 +232,7 @@ struct verdict oci_pool_judge(struct pool *p, uint64_t ptr, unsigned classes, bo
   v.class = b->class;
   if (b->state != BLOCK_LIVE) return v;
   if (v.start != ptr) v.status = POOL_E_INTERIOR;
-  else if (classes & BLOCK_BIT(b->class)) v.status = b->tracked && !tracked_too ? POOL_TRACKED : POOL_OK;
+  else if (classes & BLOCK_BIT(b->class)) v.status = pool_tracks(p, b->tracked) && !tracked_too ? POOL_TRACKED : POOL_OK;
   return v;
 }
 
@@ -296,7 +296,7 @@ static inline uint32_t freeable(struct pool *p, uint64_t ptr, unsigned classes, 
   if (!index) return 0;
   const struct block *b = pool_block(p, index);
   bool good = b->state == BLOCK_LIVE && a->base + units_bytes(b->off) == ptr &&
-              (classes & BLOCK_BIT(b->class)) && (!b->tracked || tracked_too);
+              (classes & BLOCK_BIT(b->class)) && (!pool_tracks(p, b->tracked) || tracked_too);
   return good ? index : 0;
 }
 
@@ -423,7 +423,7 @@ static int forget(struct pool *p, uint64_t ptr, bool tracked_too, struct range *
   if (!r) return POOL_E_NOT_OWNED;
   *was = *r;
   if (r->from != ptr) return POOL_E_INTERIOR;
-  if (r->tracked && !tracked_too) return POOL_TRACKED;
+  if (pool_tracks(p, r->tracked) && !tracked_too) return POOL_TRACKED;
   ledger_gone(&p->ledger, r->tag, r->bytes);
   p->external_blocks--;
   p->external_bytes -= r->bytes;
@@ -443,6 +443,12 @@ int oci_pool_forget_external(struct pool *p, uint64_t ptr, bool tracked_too) {
     return oci_error(status, "0x%" PRIx64 " is inside external memory of %" PRIu64 " bytes that starts at 0x%" PRIx64,
                      ptr, was.bytes, was.from);
   return status;
+}
+
+void oci_pool_untrack(struct pool *p) {
+  pool_lock(p);
+  p->untracked = true;
+  pool_unlock(p);
 }
 
 /* ---- figures ---- */

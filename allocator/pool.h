@@ -151,6 +151,8 @@ bool oci_pool_contains(struct pool *p, uint64_t addr);
 int oci_pool_reclass(struct pool *p, uint64_t start, enum block_class class, const char *owner);
 /* Marks that derived entries have keys or values inside this block or external range. */
 int oci_pool_track(struct pool *p, uint64_t start, bool tracked);
+/* All of them, for good: who tracked them is gone. */
+void oci_pool_untrack(struct pool *p);
 
 /* ---- other allocators' memory ---- */
 int oci_pool_note_external(struct pool *p, uint64_t ptr, size_t bytes, const char *owner, const struct pool_site *site);

@@ -49,6 +49,7 @@ struct pool {
   uint32_t taken;                /* HELD and RETIRED blocks in batches */
   uint32_t collecting;           /* threads that have taken queues out; slept for (oci_lock_sleep) */
   bool stopped, released;
+  bool untracked;                /* no block or range counts as tracked any more */
   /* live_bytes + retired_bytes + free == arena bytes; those of PENDING, HELD, RETIRED and LOST are retired */
   uint64_t live_blocks, live_bytes, peak_live_bytes, retired_bytes;
   struct pool_shown *shown;      /* beside what each alloc and free writes; NULL: nobody looks */
@@ -104,6 +105,8 @@ static inline struct block *pool_block(const struct pool *p, uint32_t index) { r
 static inline void pool_note(const struct pool *p, enum pool_note what, uint64_t bytes) {
   if (p->dev.note) p->dev.note(p->dev.arg, what, bytes);
 }
+
+static inline bool pool_tracks(const struct pool *p, bool tracked) { return tracked && !p->untracked; }
 
 static inline void pool_lock(struct pool *p) { lock_take(&p->lock); }
 static inline void pool_unlock(struct pool *p) {

@@ -322,12 +322,18 @@ static oc_status store_locked(oc_build *b, const uint64_t value[2], struct batch
 }
 
 /* The value is finished once what is queued on the stream now is done: an event there, or a wait. */
-static oc_status mark_stream(oc_build *b, struct batch **batch) {
+static oc_status ask_driver(oc_build *b, struct batch **batch) {
   struct oc_model *m = oci_model_of_derived(b->derived);
   if (!b->has_stream) return OC_OK;
   if (oci_in_capture()) return oci_error(OC_E_CAPTURING, "oc_build_commit: on a stream, inside a capture");
   if (oci_dev_has_events(m->backend)) return oci_batch_record(b->derived, b->stream, batch);
   return oci_dev_sync(m, b->stream);
+}
+
+/* A driver's OC_E_INVALID, of a stream that is gone, ends the build as all its failures do; a commit's own leaves it open. */
+static oc_status mark_stream(oc_build *b, struct batch **batch) {
+  oc_status st = ask_driver(b, batch);
+  return st == OC_E_INVALID ? oci_error_add(OC_E_BACKEND, "oc_build_commit") : st;
 }
 
 /* Ends the build: the caller has checked that it may. */

@@ -11,13 +11,16 @@ void oci_derived_init(struct oc_derived *d, struct heap *h) {
   for (size_t i = 0; i < KINDS_MAX; i++) oci_map_init(&d->maps[i], h);
   pthread_mutex_init(&d->lock, NULL);
   d->heap = d->spans.heap = d->builds.heap = h;
-  struct link *lists[] = {&d->open, &d->batches, &d->idle_entries, &d->retired_foreign, &d->zombies};
+  oci_records_init(&d->entry_records, h, sizeof(struct entry));
+  oci_records_init(&d->span_records, h, sizeof(struct span));
+  struct link *lists[] = {&d->open, &d->batches, &d->foreign, &d->retired_foreign, &d->zombies};
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) link_init(lists[i]);
 }
 
 void oci_derived_free(struct oc_derived *d) {
   for (size_t i = 0; i < KINDS_MAX; i++) oci_map_free(&d->maps[i]);
-  LINK_EACH(l, &d->idle_entries) oci_free(d->heap, CONTAINER(l, struct entry, link), sizeof(struct entry));
+  oci_records_free(&d->entry_records);
+  oci_records_free(&d->span_records);
   oci_builds_free(d);
   oci_table_free(&d->spans);
   oci_table_free(&d->builds);

@@ -21,6 +21,7 @@
 #include "liboc/tasks.h"
 #include "rcu/list.h"
 #include "rcu/map.h"
+#include "rcu/records.h"
 #include "rcu/table.h"
 
 #define KINDS_MAX 256u
@@ -38,8 +39,10 @@ struct oc_derived {
   struct link open;              /* the same, oldest first */
   uint32_t kinds;                /* kinds 0 .. kinds - 1 may have a map */
   struct link batches;
-  struct link idle_entries;      /* to be used again */
-  struct link retired_foreign;   /* spans of foreign values that a graph holds */
+  struct records entry_records, span_records;
+  struct link foreign;           /* spans of foreign values that are neither dying nor retired */
+  struct link retired_foreign;   /* those that a graph holds */
+  bool swept;                    /* teardown has: nothing is found any more, whatever entries and spans still say */
   struct link zombies;           /* builds aborted by another thread: until their owner ends them, or destroy */
 };
 
@@ -47,7 +50,7 @@ enum span_type { SPAN_BLOCK, SPAN_EXTERNAL, SPAN_FOREIGN };
 
 struct span {
   struct table_node node;        /* by start */
-  struct link link;              /* on an invalidate's list, or retired_foreign */
+  struct link link;              /* on an invalidate's list, foreign or retired_foreign */
   uint64_t start, bytes;
   enum span_type type;
   bool dying;                    /* its last owner went: it is freed after guards and streams, and takes nobody in */
@@ -68,7 +71,7 @@ struct entry_value {
 };
 
 struct entry {
-  struct link link;              /* on an invalidate's list, or idle */
+  struct link link;              /* on an invalidate's list */
   struct link in_batch;
   struct link by_key;
   struct span *key_span;         /* NULL: the key is in no block of this pool and no external range */
@@ -143,8 +146,8 @@ void oci_entry_unpublish(struct oc_derived *d, struct entry *e);
    `gone`, for the caller to free. */
 void oci_entry_settle(struct oc_derived *d, struct entry *e, struct link *gone);
 struct entry *oci_entry_find(struct oc_derived *d, oc_kind kind, uint64_t key);
-/* The span that starts there; NULL: none. */
-struct span *oci_span_find(const struct oc_derived *d, uint64_t start);
+/* The span that starts there; NULL: none. A foreign value may lie where memory was noted, or an arena came, later: two spans. */
+struct span *oci_span_find(const struct oc_derived *d, uint64_t start, bool foreign);
 /* The block or external range that a key is in, found or made: freeing it forgets what was derived. NULL: in none, or in
    scratch, which is no source. OC_E_NOT_OWNED: in a block that was freed, or is being released. */
 oc_status oci_span_of_key(struct oc_derived *d, uint64_t key, const char *call, struct span **out);

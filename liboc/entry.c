@@ -13,22 +13,22 @@ static uint64_t span_hash(uint64_t start) {
   return oci_mix(start, 0x9E3779B97F4A7C15u);
 }
 
-struct span *oci_span_find(const struct oc_derived *d, uint64_t start) {
-  for (struct table_node *n = oci_table_find(&d->spans, span_hash(start)); n; n = oci_table_next(n)) {
-    struct span *s = CONTAINER(n, struct span, node);
-    if (s->start == start) return s;
-  }
-  return NULL;
-}
-
 static bool in_pool(const struct span *s) {
   return s->type != SPAN_FOREIGN;
+}
+
+struct span *oci_span_find(const struct oc_derived *d, uint64_t start, bool foreign) {
+  for (struct table_node *n = oci_table_find(&d->spans, span_hash(start)); n; n = oci_table_next(n)) {
+    struct span *s = CONTAINER(n, struct span, node);
+    if (s->start == start && in_pool(s) != foreign) return s;
+  }
+  return NULL;
 }
 
 /* OC_E_HOST_NOMEM; or why the pool has no such block any more: another thread freed it. */
 static oc_status span_make(struct oc_derived *d, enum span_type type, uint64_t start, uint64_t bytes, const char *call,
                            struct span **out) {
-  struct span *s = oci_table_reserve(&d->spans) ? oci_alloc(d->heap, sizeof *s) : NULL;
+  struct span *s = oci_table_reserve(&d->spans) ? oci_records_take(&d->span_records) : NULL;
   if (!s) return oci_error(OC_E_HOST_NOMEM, "%s: out of host memory", call);
   s->start = start;
   /* a block's padding is found in it too */
@@ -39,9 +39,10 @@ static oc_status span_make(struct oc_derived *d, enum span_type type, uint64_t s
   link_init(&s->values);
   int st = in_pool(s) ? oci_pool_track(oci_model_of_derived(d)->pool.core, start, true) : POOL_OK;
   if (st != POOL_OK) {
-    oci_free(d->heap, s, sizeof *s);
+    oci_records_give(&d->span_records, s);
     return oci_error_add(st, "%s", call);
   }
+  if (!in_pool(s)) link_add_tail(&d->foreign, &s->link);
   oci_table_add(&d->spans, &s->node, span_hash(start));
   *out = s;
   return OC_OK;
@@ -49,8 +50,9 @@ static oc_status span_make(struct oc_derived *d, enum span_type type, uint64_t s
 
 void oci_span_drop(struct oc_derived *d, struct span *s) {
   oci_table_remove(&d->spans, &s->node);
+  link_remove(&s->link);
   if (in_pool(s)) (void)oci_pool_track(oci_model_of_derived(d)->pool.core, s->start, false);
-  oci_free(d->heap, s, sizeof *s);
+  oci_records_give(&d->span_records, s);
 }
 
 void oci_span_put(struct oc_derived *d, struct span *s) {
@@ -66,7 +68,7 @@ oc_status oci_span_of_key(struct oc_derived *d, uint64_t key, const char *call, 
   if (info.live && !info.external && info.class == BLOCK_SCRATCH)
     return oci_error(OC_E_NOT_OWNED, "%s: key 0x%llx is in a scratch buffer, whose memory is another's once it grows", call,
                      (unsigned long long)key);
-  struct span *s = info.live ? oci_span_find(d, info.start) : NULL;
+  struct span *s = info.live ? oci_span_find(d, info.start, false) : NULL;
   if (!info.live || (s && s->dying))
     return oci_error(OC_E_NOT_OWNED, "%s: key 0x%llx is in a block that was freed", call, (unsigned long long)key);
   oc_status st = s ? OC_OK : span_make(d, info.external ? SPAN_EXTERNAL : SPAN_BLOCK, info.start, info.bytes, call, &s);
@@ -137,17 +139,6 @@ static oc_status claim_value(struct oc_derived *d, uint64_t key, uint64_t value,
 
 /* ---- making ---- */
 
-static struct entry *take_entry(struct oc_derived *d) {
-  if (link_empty(&d->idle_entries)) return oci_alloc(d->heap, sizeof(struct entry));
-  struct entry *e = CONTAINER(d->idle_entries.next, struct entry, link);
-  link_remove(&e->link);
-  return e;
-}
-
-static void put_entry(struct oc_derived *d, struct entry *e) {
-  link_add_tail(&d->idle_entries, &e->link);
-}
-
 /* Back under the owner it had before, which the ledger knows: so this needs no memory, and cannot fail. */
 static void undo_reclass(struct oc_derived *d, const struct entry *e, const struct claim *c) {
   const char *owner = c->was == BLOCK_BUILD ? oci_kind_owner(e->kind) : NULL;
@@ -159,7 +150,7 @@ static oc_status take_claim(struct oc_derived *d, struct entry *e, int i, const 
   struct entry_value *half = &e->half[i];
   *half = (struct entry_value){.entry = e};
   if (c->ownership == NOBODY) return OC_OK;
-  struct span *s = oci_span_find(d, c->start);
+  struct span *s = oci_span_find(d, c->start, c->type == SPAN_FOREIGN);
   if (s && s->dying) return refuse(call, e->value[i], "a block that is being released");
   oc_status st = c->reclass ? oci_pool_reclass(pool, c->start, BLOCK_DERIVED, oci_kind_owner(e->kind)) : OC_OK;
   if (st) return oci_error_add(st, "%s: value 0x%llx", call, (unsigned long long)e->value[i]);
@@ -177,7 +168,7 @@ static void give_claim_up(struct oc_derived *d, struct entry *e, int i, const st
   struct span *s = e->half[i].span;
   if (!s) return;
   undo_reclass(d, e, c);
-  oci_span_put(d, s);
+  if (s != e->key_span) oci_span_put(d, s);   /* which the caller puts */
 }
 
 static oc_status take_claims(struct oc_derived *d, struct entry *e, struct claim c[2], const char *call) {
@@ -199,7 +190,7 @@ oc_status oci_entry_make(struct oc_derived *d, oc_kind kind, uint64_t key, const
     if (st) return st;
   }
   if (!pair) oci_map_of_values(&d->maps[kind]);
-  struct entry *e = oci_map_reserve(&d->maps[kind]) ? take_entry(d) : NULL;
+  struct entry *e = oci_map_reserve(&d->maps[kind]) ? oci_records_take(&d->entry_records) : NULL;
   if (!e) return oci_error(OC_E_HOST_NOMEM, "%s: out of host memory", call);
   e->kind = kind;
   e->key = key;
@@ -214,8 +205,7 @@ oc_status oci_entry_make(struct oc_derived *d, oc_kind kind, uint64_t key, const
     return OC_OK;
   }
   oci_span_put(d, e->key_span);
-  e->key_span = NULL;
-  put_entry(d, e);
+  oci_records_give(&d->entry_records, e);
   return st;
 }
 
@@ -261,7 +251,7 @@ void oci_entry_unpublish(struct oc_derived *d, struct entry *e) {
 
 static void left(struct oc_derived *d, struct span *s, struct link *gone) {
   if (--s->leaving) return;
-  if (s->dying) link_add_tail(gone, &s->link);
+  if (s->dying) link_move_tail(gone, &s->link);
   else oci_span_put(d, s);
 }
 
@@ -278,9 +268,9 @@ static void settle_value(struct oc_derived *d, const struct entry *e, struct ent
 void oci_entry_settle(struct oc_derived *d, struct entry *e, struct link *gone) {
   for (int i = 0; i < 2; i++) settle_value(d, e, &e->half[i], gone);
   if (e->key_span) left(d, e->key_span, gone);
-  e->key_span = NULL;
   d->leaving--;
-  link_move_tail(&d->idle_entries, &e->link);
+  link_remove(&e->link);
+  oci_records_give(&d->entry_records, e);
 }
 
 struct entry *oci_entry_find(struct oc_derived *d, oc_kind kind, uint64_t key) {

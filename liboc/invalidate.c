@@ -80,9 +80,10 @@ static void doom_older_of_key(struct walk *w, uint64_t key) {
 static void collect(struct walk *w) {
   const struct doom *what = w->what;
   link_init(&w->doomed);
+  if (w->d->swept) return;
   for (size_t i = 0; i < what->n; i++)
     doom_older_of_key(w, what->keys[i]);
-  struct span *s = what->start ? oci_span_find(w->d, what->start) : NULL;
+  struct span *s = what->start ? oci_span_find(w->d, what->start, false) : NULL;
   if (s) doom_keys_in(w, s);
   if (s) doom_values_in(w, s);
   for (oc_kind k = 0; what->all && k < w->d->kinds; k++) oci_map_each(&w->d->maps[k], doom_each, w);
@@ -286,39 +287,35 @@ oc_status oci_derived_graphs_gone(struct oc_derived *d, struct link *taken, bool
   return OC_OK;
 }
 
-static void unpublish_one(void *arg, uint64_t key, const struct map_hit *hit) {
-  (void)key;
-  struct walk *w = arg;
-  struct entry *e = oci_map_entry(hit->entry);
-  oci_entry_unpublish(w->d, e);
-  link_add_tail(&w->doomed, &e->link);
+/* Foreign values that nobody is about to free: who unpublished one of their entries frees it, when its waits are over. */
+static void take_foreign(struct oc_derived *d, struct link *out) {
+  LINK_EACH(l, &d->foreign) {
+    struct span *s = CONTAINER(l, struct span, link);
+    s->owners = 0;
+    s->dying = true;
+    link_remove(l);
+    if (!s->leaving) link_add_tail(out, l);
+  }
+  link_splice(out, &d->retired_foreign);
 }
 
-/* Blocks of the pool go with its arenas: only their spans are forgotten here. */
-static void forget_blocks(struct oc_derived *d, struct link *gone) {
-  LINK_EACH(l, gone) {
-    struct span *s = CONTAINER(l, struct span, link);
-    if (s->type == SPAN_FOREIGN) continue;
-    link_remove(l);
-    oci_span_drop(d, s);
-  }
+/* Blocks of the pool go with its arenas, and what is known of them here with the model: an end that looked at each would take
+   as long as its values are many. Frees of other threads may still come by; they find nothing. */
+static void forget_all(struct oc_derived *d) {
+  d->swept = true;
+  oci_pool_untrack(oci_model_of_derived(d)->pool.core);
+  __atomic_store_n(&d->len, 0, __ATOMIC_RELAXED);
+  for (oc_kind k = 0; k < d->kinds; k++) __atomic_store_n(&d->maps[k].live, 0, __ATOMIC_RELAXED);
 }
 
 void oci_derived_sweep(struct oc_derived *d, bool context_gone, struct sweep *out) {
-  struct walk w = {.d = d};
   struct link gone;
-  link_init(&w.doomed);
   link_init(&gone);
-  *out = (struct sweep){.entries = d->len};
   pthread_mutex_lock(&d->lock);
-  for (oc_kind k = 0; k < d->kinds; k++) oci_map_each(&d->maps[k], unpublish_one, &w);
-  LINK_EACH(l, &w.doomed) oci_entry_settle(d, CONTAINER(l, struct entry, link), &gone);
-  forget_blocks(d, &gone);
-  link_splice(&gone, &d->retired_foreign);
+  *out = (struct sweep){.entries = d->len};
+  forget_all(d);
+  take_foreign(d, &gone);
   pthread_mutex_unlock(&d->lock);
-  if (!context_gone) {
-    out->first = free_foreign(d, &gone, &out->foreign, &out->failures);
-    return;
-  }
-  LINK_EACH(l, &gone) oci_span_drop(d, CONTAINER(l, struct span, link));
+  if (context_gone) return;
+  out->first = free_foreign(d, &gone, &out->foreign, &out->failures);
 }

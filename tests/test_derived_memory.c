@@ -255,7 +255,9 @@ struct thief {
 /* As another thread would: between the look at the key's block and the note that it is a source. */
 static bool free_source(void *arg, size_t bytes) {
   struct thief *f = arg;
-  if (bytes != sizeof(struct span) || f->freed != POOL_MISS) return false;
+  (void)bytes;
+  /* the entry's record is there, so that this one is for the span of its key */
+  if (!f->t->w.d->entry_records.newest || f->freed != POOL_MISS) return false;
   f->freed = oci_pool_free(f->t->w.p->core, f->t->src, BLOCK_BIT(BLOCK_USER), RELEASE_NOW, NULL, false);
   return false;
 }

@@ -404,6 +404,101 @@ START_TEST(a_refused_half_undoes_the_other) {
 }
 END_TEST
 
+static void call_invalidate_any(void *arg) { ck_ok(oc_derived_invalidate(((struct world *)arg)->d, ANY)); }
+
+/* Nor is a range forgotten twice in which key and first half lie. The second half is a value on its way out. */
+START_TEST(a_refused_half_leaves_the_keys_range) {
+  if (!fx_can(FX_STALL)) { fx_skip("no stalls"); return; }
+  struct logged l;
+  open_logged(&l);
+  oc_stream s = fx_stream(l.wrap.inner);
+  oc_devptr going = foreign(&l), range = foreign(&l);
+  const uint64_t pair[2] = {range + 0x100, going};
+  struct side side;
+  put(&l.w, OC_BF16, ANY, going);
+  ck_ok(oc_model_use_stream(l.w.m, s));
+  ck_ok(oc_pool_note_external(l.w.p, range, 4096, "engine"));
+  fx_stall(l.wrap.inner, s, true);
+  ck_ok(oc_backend_table(l.wrap.inner)->memset(oc_backend_self(l.wrap.inner), going, 1, 64, s));
+  side_start(&side, call_invalidate_any, &l.w);
+  side_waits(&side);
+  ck_status(oc_derived_insert_pair(l.w.d, OC_ROWWISE_FP8, range + 0x10, pair, NULL), OC_E_NOT_OWNED);
+  fx_stall(l.wrap.inner, s, false);
+  side_join(&side);
+  put(&l.w, OC_BF16, range + 0x10, range + 0x200);   /* its span is made anew, and goes with the range */
+  ck_ok(oc_pool_forget_external(l.w.p, range));
+  ck_assert_uint_eq(oc_derived_len(l.w.d), 0);
+  ck_ok(oc_backend_table(l.wrap.inner)->free(oc_backend_self(l.wrap.inner), range));
+  ck_ok(oc_model_destroy(l.w.m));
+  fx_stream_free(l.wrap.inner, s);
+  wrap_close(&l.wrap);
+}
+END_TEST
+
+/* A value from elsewhere is the model's; noted as another's memory later, what is inserted then is borrowed. One address, two owners. */
+START_TEST(a_foreign_value_may_be_noted_later) {
+  struct logged l;
+  open_logged(&l);
+  oc_devptr p = foreign(&l);
+  put(&l.w, OC_BF16, ANY, p);
+  ck_ok(oc_pool_note_external(l.w.p, p, 4096, "engine"));
+  put(&l.w, OC_BF16, ANY + 1, p);
+  invalidate(&l.w, ANY);
+  ck_assert_uint_eq(frees_of(&l, p), 1);
+  ck_assert_uint_eq(value_of(&l.w, OC_BF16, ANY + 1), p);
+  invalidate(&l.w, ANY + 1);
+  ck_assert_uint_eq(frees_of(&l, p), 1);
+  ck_ok(oc_pool_forget_external(l.w.p, p));
+  close_logged(&l);
+}
+END_TEST
+
+struct late_free {
+  struct world w;
+  oc_devptr source;
+  uint64_t value;
+  oc_status status;
+  size_t len;
+};
+
+static void *free_late(void *arg) {
+  struct late_free *f = arg;
+  f->status = oc_pool_free(f->w.p, f->source);
+  f->len = oc_derived_len(f->w.d);
+  return NULL;
+}
+
+static bool free_meanwhile(struct wrap *w, const char *entry, uint64_t arg, oc_status *answer) {
+  struct late_free *f = w->hook_arg;
+  pthread_t other;
+  (void)answer;
+  if (strcmp(entry, "free") != 0 || arg != f->value) return false;
+  ck_assert_int_eq(pthread_create(&other, NULL, free_late, f), 0);
+  pthread_join(other, NULL);
+  return false;
+}
+
+/* Teardown has forgotten the derived values and frees the one that is not the pool's; a source is freed meanwhile. */
+START_TEST(g22_a_source_is_freed_while_values_go) {
+  struct logged l;
+  open_logged(&l);
+  struct late_free f = {.w = l.w, .source = block_of(&l.w, 1000), .value = foreign(&l), .status = OC_MISS, .len = 77};
+  put(&l.w, OC_BF16, f.source, block_of(&l.w, 1000));
+  put(&l.w, OC_BF16, ANY, f.value);
+  l.wrap.hook_arg = &f;
+  l.wrap.hook = free_meanwhile;
+  oc_report *r;
+  ck_ok(oc_model_teardown(l.w.m, &r));
+  l.wrap.hook = NULL;
+  ck_assert_int_eq(f.status, OC_OK);
+  ck_assert_uint_eq(f.len, 0);
+  ck_assert_uint_eq(oc_report_blocks_swept(r), 0);
+  oc_report_free(r);
+  ck_ok(oc_model_destroy(l.w.m));
+  wrap_close(&l.wrap);
+}
+END_TEST
+
 /* ---- freeing a source ---- */
 
 /* G15: a key anywhere in a block; free and free_on; the block is free afterwards. */
@@ -838,6 +933,9 @@ int main(void) {
   tcase_add_test(tc, g13_another_models_block_is_refused);
   tcase_add_test(tc, g13_blocks_that_are_nobodys_to_give_are_refused);
   tcase_add_test(tc, a_refused_half_undoes_the_other);
+  tcase_add_test(tc, a_refused_half_leaves_the_keys_range);
+  tcase_add_test(tc, a_foreign_value_may_be_noted_later);
+  tcase_add_test(tc, g22_a_source_is_freed_while_values_go);
   tcase_add_test(tc, g15_freeing_a_block_forgets_its_keys);
   tcase_add_test(tc, g15_a_key_in_scratch_is_refused);
   tcase_add_test(tc, g15_a_free_that_would_wait_is_refused);
