@@ -88,7 +88,12 @@ interrupted() {
   local got bench
   "$octool" bench growth --json partial.json >out 2>err </dev/null &
   bench=$!
-  sleep 2
+  # It makes the document once it listens, and then begins.
+  for _ in {1..600}; do
+    [ ! -e partial.json ] || break
+    sleep 0.1
+  done
+  sleep 1
   kill -s "$1" "$bench"
   wait "$bench"
   got=$?
