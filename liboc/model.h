@@ -61,6 +61,7 @@ struct oc_model {
   bool ever_named;           /* some stream was */
   pthread_cond_t stream_left;  /* a call into the driver on a named stream is over */
   struct link farewells;
+  uint64_t newest_farewell;  /* number of the last one said */
   struct link modules;       /* struct module, newest first */
   struct table modules_by_name;
   pthread_cond_t module_loaded;

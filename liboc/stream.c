@@ -19,9 +19,13 @@ struct stream {
   uint32_t users;       /* threads that call the driver on it, unasked */
 };
 
+/* Stays on the list, for all to see, while a thread asks its event or waits for it: the last of them takes it off. */
 struct farewell {
   struct link link;
   oc_event event;
+  uint64_t number;      /* the list is in their order */
+  uint32_t users;
+  bool passed;
 };
 
 oc_status oci_stream_check(const struct oc_model *m, oc_stream s, const char *call) {
@@ -97,22 +101,42 @@ static void farewell_free(struct oc_model *m, struct farewell *f) {
   oci_free(m->heap, f, sizeof *f);
 }
 
+/* With the lock held: the first from there on, up to number `until`, that is not known to have passed. NULL: none. */
+static struct farewell *use_farewell(struct oc_model *m, struct link *from, uint64_t until) {
+  for (struct link *l = from; l != &m->farewells; l = l->next) {
+    struct farewell *f = CONTAINER(l, struct farewell, link);
+    if (f->number > until) return NULL;
+    if (f->passed) continue;
+    f->users++;
+    return f;
+  }
+  return NULL;
+}
+
+/* With the lock held. True: f is off the list, and the caller's to free. */
+static bool unuse_farewell(struct farewell *f, bool passed) {
+  if (passed) f->passed = true;
+  if (--f->users || !f->passed) return false;
+  link_remove(&f->link);
+  return true;
+}
+
+/* From one that is in use to the next; `at` is NULL before the first. */
+static struct farewell *next_farewell(struct oc_model *m, struct farewell *at, bool passed, uint64_t until) {
+  pthread_mutex_lock(&m->lock);
+  struct farewell *next = use_farewell(m, at ? at->link.next : m->farewells.next, until);
+  bool ours = at && unuse_farewell(at, passed);
+  pthread_mutex_unlock(&m->lock);
+  if (ours) farewell_free(m, at);
+  return next;
+}
+
 /* Farewells of streams long gone would pile up in an engine that makes a stream a request. */
 static void drop_passed(struct oc_model *m) {
-  for (;;) {
-    pthread_mutex_lock(&m->lock);
-    struct farewell *f = link_empty(&m->farewells) ? NULL : CONTAINER(m->farewells.next, struct farewell, link);
-    if (f) link_remove(&f->link);
-    pthread_mutex_unlock(&m->lock);
-    if (!f) return;
-    if (oci_dev_event_query(m, f->event) == OC_OK) {
-      farewell_free(m, f);
-      continue;
-    }
-    pthread_mutex_lock(&m->lock);
-    link_add_head(&m->farewells, &f->link);
-    pthread_mutex_unlock(&m->lock);
-    return;
+  struct farewell *f = next_farewell(m, NULL, false, UINT64_MAX);
+  while (f) {
+    bool passed = oci_dev_event_query(m, f->event) == OC_OK;
+    f = next_farewell(m, f, passed, passed ? UINT64_MAX : 0);
   }
 }
 
@@ -126,7 +150,10 @@ static struct stream *find(struct oc_model *m, oc_stream s) {
 static void unname(struct oc_model *m, oc_stream s, struct farewell *f) {
   pthread_mutex_lock(&m->lock);
   struct stream *r = oci_map_entry(oci_map_drop(&m->streams, oci_stream_key(s)));   /* NULL: another forget was first */
-  if (f) link_add_tail(&m->farewells, &f->link);
+  if (f) {
+    f->number = ++m->newest_farewell;
+    link_add_tail(&m->farewells, &f->link);
+  }
   while (r && r->users) pthread_cond_wait(&m->stream_left, &m->lock);
   if (r) link_move_tail(&m->idle_streams, &r->link);
   pthread_mutex_unlock(&m->lock);
@@ -168,24 +195,18 @@ oc_status oc_model_forget_stream(oc_model *m, oc_stream s) {
 
 /* ---- waiting ---- */
 
-/* Farewells may be awaited by several threads at once: each takes one off, and puts it back if it failed. */
+/* Those that are there now. */
 oc_status oci_farewells_await(struct oc_model *m) {
   oc_status first = OC_OK;
-  struct link failed;
-  link_init(&failed);
   pthread_mutex_lock(&m->lock);
-  while (!link_empty(&m->farewells)) {
-    struct farewell *f = CONTAINER(m->farewells.next, struct farewell, link);
-    link_remove(&f->link);
-    pthread_mutex_unlock(&m->lock);
-    oc_status st = oci_event_await(m, f->event);
-    if (!st) farewell_free(m, f);
-    else if (!first) first = st;
-    pthread_mutex_lock(&m->lock);
-    if (st) link_add_tail(&failed, &f->link);
-  }
-  link_splice(&m->farewells, &failed);
+  uint64_t until = m->newest_farewell;
   pthread_mutex_unlock(&m->lock);
+  struct farewell *f = next_farewell(m, NULL, false, until);
+  while (f) {
+    oc_status st = oci_event_await(m, f->event);
+    if (st && !first) first = st;
+    f = next_farewell(m, f, st == OC_OK, until);
+  }
   return first;
 }
 

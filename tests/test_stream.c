@@ -199,6 +199,101 @@ START_TEST(farewells_are_awaited) {
 }
 END_TEST
 
+/* A value that queued work on a stream uses; the stream is forgotten, and destroyed. */
+static void leave_a_farewell(oc_model *m, oc_backend *device, oc_stream s) {
+  oc_devptr value;
+  ck_ok(oc_pool_alloc(oc_model_pool(m), 4096, 0, &value));
+  ck_ok(oc_derived_insert_ptr(oc_model_derived(m), OC_BF16, 1, value, NULL));
+  ck_ok(oc_model_use_stream(m, s));
+  fx_stall(device, s, true);
+  queue_work(device, value, s);
+  ck_ok(oc_model_forget_stream(m, s));
+  fx_stream_free(device, s);
+}
+
+static void *invalidate_another(void *arg) {
+  struct teardown_call *c = arg;
+  ck_ok(oc_derived_invalidate(oc_model_derived(c->m), 2));
+  return NULL;
+}
+
+/* While one thread waits for a farewell it is there for another one too (G15). */
+START_TEST(g15_a_farewell_is_awaited_by_each_who_needs_it) {
+  if (!fx_can(FX_STALL)) { fx_skip("needs stalled streams"); return; }
+  oc_backend *b = fx_open(NULL);
+  struct teardown_call i = {.m = fx_model(b)}, other = {.m = i.m};
+  oc_stream s = fx_stream(b);
+  oc_devptr p;
+  ck_ok(oc_pool_alloc(oc_model_pool(i.m), 4096, 0, &p));
+  ck_ok(oc_derived_insert_ptr(oc_model_derived(i.m), OC_BF16, 2, p, NULL));
+  leave_a_farewell(i.m, b, s);
+  uint64_t asked = fx_calls(b, "event_query");
+  pthread_create(&other.thread, NULL, invalidate_another, &other);
+  fx_until(fx_calls(b, "event_query") > asked + 3);
+  pthread_create(&i.thread, NULL, invalidate, &i);
+  fx_msleep(30);
+  ck_assert(!done(&i));
+  ck_assert_uint_eq(stats(i.m).live_bytes, 8192);
+  fx_stall(b, s, false);
+  pthread_join(i.thread, NULL);
+  pthread_join(other.thread, NULL);
+  ck_assert_uint_eq(stats(i.m).live_bytes, 0);
+  ck_assert_uint_le(fx_events(b), 1);       /* to be used again: once, though two waited for it */
+  ck_ok(oc_model_destroy(i.m));
+  fx_close(b);
+}
+END_TEST
+
+/* The first query that is asked while `hold` is set does not come back until it is cleared. */
+struct slow_query {
+  bool hold, held;
+};
+static bool hold_one_query(struct wrap *w, const char *entry, uint64_t arg, oc_status *answer) {
+  (void)arg;
+  (void)answer;
+  struct slow_query *q = w->hook_arg;
+  if (strcmp(entry, "event_query") != 0 || !__atomic_load_n(&q->hold, __ATOMIC_ACQUIRE)) return false;
+  if (__atomic_exchange_n(&q->held, true, __ATOMIC_ACQ_REL)) return false;
+  fx_until(!__atomic_load_n(&q->hold, __ATOMIC_ACQUIRE));
+  return false;
+}
+static void *forget(void *arg);
+
+/* Nor is it gone while another thread's forget asks whether it has passed. */
+START_TEST(g15_a_farewell_that_a_forget_asks_is_awaited) {
+  if (!fx_can(FX_STALL)) { fx_skip("needs stalled streams"); return; }
+  struct wrap w;
+  struct slow_query q = {0};
+  wrap_open(&w, NULL);
+  w.hook_arg = &q;
+  w.hook = hold_one_query;
+  struct teardown_call i = {.m = fx_model(w.outer)}, f = {.m = i.m, .s = fx_stream(w.inner)};
+  oc_stream s = fx_stream(w.inner);
+  ck_ok(oc_model_use_stream(f.m, f.s));
+  leave_a_farewell(i.m, w.inner, s);
+  __atomic_store_n(&q.hold, true, __ATOMIC_RELEASE);
+  pthread_create(&f.thread, NULL, forget, &f);
+  fx_until(__atomic_load_n(&q.held, __ATOMIC_ACQUIRE));
+  pthread_create(&i.thread, NULL, invalidate, &i);
+  fx_msleep(30);
+  ck_assert(!done(&i));
+  ck_assert_uint_eq(stats(i.m).live_bytes, 4096);
+  fx_stall(w.inner, s, false);
+  pthread_join(i.thread, NULL);
+  unsigned asked = wrap_calls(&w, "event_query");   /* it has passed: nobody asks again, though it is in use */
+  oc_devptr p;
+  ck_ok(oc_pool_alloc(oc_model_pool(i.m), 4096, 0, &p));
+  ck_ok(oc_derived_insert_ptr(oc_model_derived(i.m), OC_BF16, 1, p, NULL));
+  ck_ok(oc_derived_invalidate(oc_model_derived(i.m), 1));
+  ck_assert_uint_eq(wrap_calls(&w, "event_query"), asked);
+  __atomic_store_n(&q.hold, false, __ATOMIC_RELEASE);
+  pthread_join(f.thread, NULL);
+  fx_stream_free(w.inner, f.s);
+  ck_ok(oc_model_destroy(i.m));
+  wrap_close(&w);
+}
+END_TEST
+
 /* Without events forget synchronises; inside a guard it must not. */
 START_TEST(without_events_forget_synchronises) {
   oc_backend *b = fx_open(&(struct fx_options){.no_events = true});
@@ -459,6 +554,8 @@ static Suite *suite(void) {
   tcase_add_test(t, s27_values_of_the_old_stream_are_waited_for);
   tcase_add_test(t, forget_waits_for_those_who_wait_for_the_stream);
   tcase_add_test(t, farewells_are_awaited);
+  tcase_add_test(t, g15_a_farewell_is_awaited_by_each_who_needs_it);
+  tcase_add_test(t, g15_a_farewell_that_a_forget_asks_is_awaited);
   tcase_add_test(t, without_events_forget_synchronises);
   tcase_add_test(t, forget_in_a_guard_and_in_a_capture);
   tcase_add_test(t, a_refused_forget_changes_nothing);
