@@ -58,7 +58,7 @@ struct oc_model {
 
   pthread_mutex_t lock;      /* all that follows */
   struct link named_streams, idle_streams;   /* struct stream: in use; forgotten, to be used again */
-  bool ever_named;           /* some stream was */
+  uint64_t newest_stream;    /* number of the last one named; 0: none ever was */
   pthread_cond_t stream_left;  /* a call into the driver on a named stream is over */
   struct link farewells;
   uint64_t newest_farewell;  /* number of the last one said */

@@ -16,7 +16,9 @@
 struct stream {
   struct link link;
   oc_stream handle;
+  uint64_t number;      /* the list of those in use is in their order */
   uint32_t users;       /* threads that call the driver on it, unasked */
+  bool forgotten;       /* its farewell stands for it; on the list as long as it has users */
 };
 
 /* Stays on the list, for all to see, while a thread asks its event or waits for it: the last of them takes it off. */
@@ -49,9 +51,10 @@ static oc_status name_locked(struct oc_model *m, oc_stream s) {
   struct stream *r = take_record(m);
   if (!r) return OC_E_HOST_NOMEM;
   r->handle = s;
+  r->number = ++m->newest_stream;
+  r->forgotten = false;
   link_add_tail(&m->named_streams, &r->link);
   oci_map_put(&m->streams, oci_stream_key(s), 1, 0, (uint64_t)(uintptr_t)r);
-  m->ever_named = true;
   return OC_OK;
 }
 
@@ -154,6 +157,7 @@ static void unname(struct oc_model *m, oc_stream s, struct farewell *f) {
     f->number = ++m->newest_farewell;
     link_add_tail(&m->farewells, &f->link);
   }
+  if (r) r->forgotten = true;
   while (r && r->users) pthread_cond_wait(&m->stream_left, &m->lock);
   if (r) link_move_tail(&m->idle_streams, &r->link);
   pthread_mutex_unlock(&m->lock);
@@ -210,72 +214,74 @@ oc_status oci_farewells_await(struct oc_model *m) {
   return first;
 }
 
-/* A copy of the named streams' handles, without those under a capture. */
-struct snapshot {
-  oc_stream *list;
-  size_t n, room;
-  bool left_out, ever_named;
+/* A walk over the streams that were named when it began, without those under a capture: it takes no memory, for teardown
+   has nobody to tell that there is none. One step: from a stream that is in use to the next. */
+struct walk {
+  struct stream *at;     /* in use; NULL: before the first, or at the end */
+  uint64_t until;
+  bool left_out;
 };
 
-static oc_status snapshot_take(struct oc_model *m, struct snapshot *out) {
-  *out = (struct snapshot){0};
+static struct walk walk_begin(struct oc_model *m) {
   pthread_mutex_lock(&m->lock);
-  out->ever_named = m->ever_named;
-  LINK_EACH(l, &m->named_streams) out->room++;
-  out->list = out->room ? oci_alloc(NULL, out->room * sizeof *out->list) : NULL;
-  bool ok = out->list || !out->room;
-  LINK_EACH(l, &m->named_streams) {
-    oc_stream s = CONTAINER(l, struct stream, link)->handle;
-    if (oci_capture_on(m, s)) out->left_out = true;
-    else if (ok) out->list[out->n++] = s;   // NOLINT(clang-analyzer-core.NullDereference): there is room for each
+  struct walk w = {.until = m->newest_stream};
+  pthread_mutex_unlock(&m->lock);
+  return w;
+}
+
+/* With the lock held: the first from there on that the walk is for, in use now. */
+static struct stream *use_stream(struct oc_model *m, struct link *from, struct walk *w) {
+  for (struct link *l = from; l != &m->named_streams; l = l->next) {
+    struct stream *r = CONTAINER(l, struct stream, link);
+    if (r->number > w->until) return NULL;
+    if (r->forgotten) continue;
+    if (oci_capture_on(m, r->handle)) {
+      w->left_out = true;
+      continue;
+    }
+    r->users++;
+    return r;
   }
-  pthread_mutex_unlock(&m->lock);
-  return ok ? OC_OK : oci_error(OC_E_HOST_NOMEM, "the list of streams: out of host memory");
+  return NULL;
 }
 
-static void snapshot_free(struct snapshot *s) {
-  oci_free(NULL, s->list, s->room * sizeof *s->list);
-}
-
-/* The record, which is kept until unuse; NULL if the stream was forgotten meanwhile: then it has a farewell. */
-static struct stream *use(struct oc_model *m, oc_stream s) {
+/* False at the end. */
+static bool walk_on(struct oc_model *m, struct walk *w) {
+  struct stream *old = w->at;
   pthread_mutex_lock(&m->lock);
-  struct stream *r = find(m, s);
-  if (r) r->users++;
+  w->at = use_stream(m, old ? old->link.next : m->named_streams.next, w);
+  if (old && --old->users == 0) pthread_cond_broadcast(&m->stream_left);
   pthread_mutex_unlock(&m->lock);
-  return r;
+  return w->at != NULL;
 }
 
-static void unuse(struct oc_model *m, struct stream *r) {
-  pthread_mutex_lock(&m->lock);
-  if (--r->users == 0) pthread_cond_broadcast(&m->stream_left);
-  pthread_mutex_unlock(&m->lock);
+/* Not to the end. */
+static void walk_stop(struct oc_model *m, struct walk *w) {
+  w->until = 0;
+  (void)walk_on(m, w);
 }
 
-static oc_status drain_one(struct oc_model *m, oc_stream s) {
-  struct stream *r = use(m, s);
-  if (!r) return OC_OK;
-  oc_status st = oci_dev_sync(m, s);
-  unuse(m, r);
-  return st;
-}
-
-static oc_status drain_list(struct oc_model *m, const struct snapshot *s) {
+static oc_status drain_named(struct oc_model *m, bool *left_out) {
   oc_status first = OC_OK;
-  for (size_t i = 0; i < s->n && first != OC_E_DEVICE_LOST; i++) {
-    oc_status st = drain_one(m, s->list[i]);
+  struct walk w = walk_begin(m);
+  while (first != OC_E_DEVICE_LOST && walk_on(m, &w)) {
+    oc_status st = oci_dev_sync(m, w.at->handle);
     if (st && (!first || st == OC_E_DEVICE_LOST)) first = st;
   }
+  if (w.at) walk_stop(m, &w);
+  *left_out = w.left_out;
   return first;
 }
 
+static bool ever_named(struct oc_model *m) {
+  pthread_mutex_lock(&m->lock);
+  bool named = m->newest_stream != 0;
+  pthread_mutex_unlock(&m->lock);
+  return named;
+}
+
 static oc_status drain(struct oc_model *m, bool *left_out) {
-  struct snapshot s;
-  oc_status st = snapshot_take(m, &s);
-  if (st) return st;
-  *left_out = s.left_out;
-  st = s.ever_named ? drain_list(m, &s) : oci_dev_sync_all(m);
-  snapshot_free(&s);
+  oc_status st = ever_named(m) ? drain_named(m, left_out) : oci_dev_sync_all(m);
   oc_status fare = st == OC_E_DEVICE_LOST ? st : oci_farewells_await(m);
   return st ? st : fare;
 }
@@ -291,18 +297,15 @@ oc_status oci_streams_drain(struct oc_model *m, bool *left_out) {
 }
 
 bool oci_streams_capturing(struct oc_model *m, oc_stream *out) {
-  struct snapshot s;
-  if (!m->backend->ops.capturing || snapshot_take(m, &s) != OC_OK) return false;
-  bool found = false;
-  for (size_t i = 0; i < s.n && !found; i++) {
-    struct stream *r = use(m, s.list[i]);
-    if (!r) continue;
-    found = oci_dev_capturing(m, s.list[i]);
-    unuse(m, r);
-    *out = s.list[i];
+  if (!m->backend->ops.capturing) return false;
+  struct walk w = walk_begin(m);
+  while (walk_on(m, &w)) {
+    if (!oci_dev_capturing(m, w.at->handle)) continue;
+    *out = w.at->handle;
+    walk_stop(m, &w);
+    return true;
   }
-  snapshot_free(&s);
-  return found;
+  return false;
 }
 
 oc_status oci_streams_may_drain(struct oc_model *m, const char *call) {

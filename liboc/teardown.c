@@ -86,7 +86,7 @@ static oc_status name_the_living(struct oc_model *m, oc_status st) {
 static oc_status check_declared(struct oc_model *m) {
   if (oci_captured_now(m)) return oci_error(OC_E_BUSY, "oc_model_teardown: a capture is entered on model %s", m->name);
   pthread_mutex_lock(&m->lock);
-  bool whole_device = !m->ever_named;
+  bool whole_device = !m->newest_stream;
   pthread_mutex_unlock(&m->lock);
   if (whole_device && __atomic_load_n(&m->backend->captures, __ATOMIC_RELAXED))
     return oci_error(OC_E_BUSY, "oc_model_teardown: model %s has named no stream, so the whole device would be waited for, "

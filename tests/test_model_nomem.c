@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "rcu/mem.h"
-#include "tests/fixture.h"
+#include "tests/wrap.h"
 
 #define MiB ((size_t)1 << 20)
 
@@ -165,6 +165,53 @@ START_TEST(g33_backends_without_memory) {
 }
 END_TEST
 
+#define STREAMS 3u
+
+/* True if a request failed. */
+static bool teardown_with_streams(struct wrap *w, const oc_stream *s, uint64_t at) {
+  oc_model *m = fx_model(w->outer);
+  for (unsigned i = 0; i < STREAMS; i++) ck_ok(oc_model_use_stream(m, s[i]));
+  wrap_forget(w);
+  fault.at = at;
+  fault.count = 0;
+  fault.failed = false;
+  fault.armed = true;
+  oc_status st = oc_model_teardown(m, NULL);
+  fault.armed = false;
+  TRY(st);
+  ck_assert_uint_eq(wrap_calls(w, "synchronize"), st ? 0 : STREAMS);
+  ck_ok(oc_model_destroy(m));
+  return fault.failed;
+}
+
+/* However little memory there is, a teardown that goes on has waited for every stream, and one is refused that is under a
+   capture (G22). */
+START_TEST(g22_teardown_waits_for_streams_without_memory) {
+  if (!fx_can(FX_CAPTURE)) { fx_skip("needs captures by order"); return; }
+  struct wrap w;
+  oc_stream s[STREAMS];
+  wrap_open(&w, NULL);
+  for (unsigned i = 0; i < STREAMS; i++) s[i] = fx_stream(w.inner);
+  fault.for_good = false;
+  oci_mem_set_fault(fails, NULL);
+  for (uint64_t at = 1; teardown_with_streams(&w, s, at); at++) {}
+  fault.at = 1;
+  fault.for_good = true;
+  oc_model *m = fx_model(w.outer);
+  ck_ok(oc_model_use_stream(m, s[0]));
+  fx_capturing(w.inner, s[0], true);
+  fault.armed = true;
+  oc_status st = oc_model_teardown(m, NULL);
+  fault.armed = false;
+  ck_status(st, OC_E_BUSY);
+  fx_capturing(w.inner, s[0], false);
+  oci_mem_set_fault(NULL, NULL);
+  ck_ok(oc_model_destroy(m));
+  for (unsigned i = 0; i < STREAMS; i++) fx_stream_free(w.inner, s[i]);
+  wrap_close(&w);
+}
+END_TEST
+
 #define OWNERS 100u
 
 /* A model of OWNERS owners, each of two blocks from two sites. */
@@ -229,6 +276,7 @@ static Suite *suite(void) {
   tcase_add_test(t, g33_the_nth_request_fails);
   tcase_add_test(t, g33_all_requests_from_the_nth_fail);
   tcase_add_test(t, g33_backends_without_memory);
+  tcase_add_test(t, g22_teardown_waits_for_streams_without_memory);
   tcase_add_test(t, g33_owners_are_summed_without_memory);
   return s;
 }

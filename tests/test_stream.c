@@ -325,10 +325,12 @@ START_TEST(forget_waits_for_those_who_wait_for_the_stream) {
   if (!fx_can(FX_STALL)) { fx_skip("needs stalled streams"); return; }
   oc_backend *b = fx_open(NULL);
   oc_stream s = fx_stream(b);
-  struct teardown_call i = {.m = fx_model(b)}, f = {.m = i.m, .s = s};
-  oc_devptr value;
+  struct teardown_call i = {.m = fx_model(b)}, f = {.m = i.m, .s = s}, other = {.m = i.m};
+  oc_devptr value, second;
   ck_ok(oc_pool_alloc(oc_model_pool(i.m), 4096, 0, &value));
   ck_ok(oc_derived_insert_ptr(oc_model_derived(i.m), OC_BF16, 1, value, NULL));
+  ck_ok(oc_pool_alloc(oc_model_pool(i.m), 4096, 0, &second));
+  ck_ok(oc_derived_insert_ptr(oc_model_derived(i.m), OC_BF16, 2, second, NULL));
   ck_ok(oc_model_use_stream(i.m, s));
   fx_stall(b, s, true);
   queue_work(b, value, s);
@@ -341,9 +343,14 @@ START_TEST(forget_waits_for_those_who_wait_for_the_stream) {
   fx_until(fx_calls(b, "event_record") == 1);
   fx_msleep(10);
   ck_assert(!done(&f) && !done(&i));
+  uint64_t asked = fx_calls(b, "event_query");
+  pthread_create(&other.thread, NULL, invalidate_another, &other);
+  fx_until(fx_calls(b, "event_query") > asked + 1);
+  ck_assert_uint_eq(fx_calls(b, "synchronize"), 1);   /* who comes now waits for the farewell, and does not keep forget */
   fx_stall(b, s, false);
   pthread_join(i.thread, NULL);
   pthread_join(f.thread, NULL);
+  pthread_join(other.thread, NULL);
   fx_stream_free(b, s);
   ck_ok(oc_model_destroy(i.m));
   fx_close(b);
