@@ -262,14 +262,15 @@ int oci_pool_unretire(struct pool *p, uint64_t ptr) {
 
 static bool pend_retired(struct pool *p, struct pending *w, uint64_t ptr) {
   pool_lock(p);
-  w->block = take_retired(p, ptr);
-  if (w->block) {
-    pool_block(p, w->block)->state = BLOCK_PENDING;   /* counted as retired either way */
+  uint32_t index = take_retired(p, ptr);
+  if (index) {
+    w->block = index;
+    pool_block(p, index)->state = BLOCK_PENDING;   /* counted as retired either way */
     enqueue(p, w);
     __atomic_add_fetch(&p->front.pending_count, 1, __ATOMIC_RELAXED);
   }
   pool_unlock(p);
-  return w->block != 0;
+  return index != 0;   /* w may be gone: another thread may have collected it */
 }
 
 int oci_pool_unretire_after(struct pool *p, uint64_t ptr, void *stream) {

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* The pool over a device that runs out, refuses and answers late: growth, latch, frees, ledger, reports. */
+#define _GNU_SOURCE
 #include "config.h"
 
 #include <check.h>
 #include <ctype.h>
+#include <dlfcn.h>
+#include <linux/futex.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "fakedev.h"
@@ -698,6 +703,58 @@ START_TEST(g20_freed_while_its_stream_is_marked) {
   ck_assert(!oci_pool_pending(pool));
   ck_assert_uint_eq(stats().retired_bytes, 0);
   ck_assert_uint_eq(stats().live_bytes, 0);
+}
+END_TEST
+
+/* The record of a retired block is another thread's, to collect and free, as soon as the lock is left. Here that comes in the
+   call that wakes whoever slept for the lock: it is made to look slept for. */
+static void (*on_wake)(void);
+
+static void futex_called(long call, long word, long op) {
+  if (call != SYS_futex || !pool || word != (long)&pool->lock.state || !on_wake) return;
+  if (op == FUTEX_WAIT_PRIVATE) pool->lock.state = LOCK_OPEN;   /* as if its holder left it */
+  if (op != FUTEX_WAKE_PRIVATE) return;
+  void (*then)(void) = on_wake;
+  on_wake = NULL;
+  then();
+}
+
+long syscall(long call, ...) {
+  long (*real)(long, ...);
+  long a[6];
+  va_list args;
+  va_start(args, call);
+  for (int i = 0; i < 6; i++) a[i] = va_arg(args, long);
+  va_end(args);
+  *(void **)&real = dlsym(RTLD_NEXT, "syscall");
+  futex_called(call, a[0], a[1]);
+  return real(call, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+/* Once it is collected, its memory serves another. */
+static void *reused;
+
+static void collect_and_reuse(void) {
+  oci_pool_collect(pool);
+  ck_assert(!oci_pool_pending(pool));
+  reused = oci_alloc(heap, sizeof(struct pending));
+}
+
+static void lock_is_slept_for(void) {
+  dev.on_mark = NULL;
+  on_wake = collect_and_reuse;
+  pool->lock = (struct lock){.state = LOCK_SLEPT_FOR, .careful = 1};
+}
+
+START_TEST(g20_unretired_and_collected_at_once) {
+  uint64_t ptr = get(MIB);
+  ck_assert_int_eq(give(ptr, RELEASE_RETIRE, 1), POOL_OK);
+  dev.run[1] = UINT64_MAX;
+  dev.on_mark = lock_is_slept_for;
+  ck_assert_msg(oci_pool_unretire_after(pool, ptr, (void *)1) == POOL_OK, "%s", oci_error_text());
+  ck_assert_ptr_nonnull(reused);
+  oci_free(heap, reused, sizeof(struct pending));
+  ck_assert_uint_eq(stats().retired_bytes, 0);
 }
 END_TEST
 
@@ -1536,7 +1593,8 @@ int main(void) {
       g17_pending_blocks_make_room_where_they_are, g17_retired_blocks_keep_their_arena);
   ADD(s, "frees", g21_frees_that_are_refused, tracked_blocks_are_told, a_block_changes_hands, g20_pending_until_its_event,
       g20_a_failed_mark_or_query_loses_nothing, g20_without_events_blocks_are_held,
-      g20_blocks_that_come_while_events_are_asked_for, g20_freed_while_its_stream_is_marked, batches_of_any_length_go_back,
+      g20_blocks_that_come_while_events_are_asked_for, g20_freed_while_its_stream_is_marked,
+      g20_unretired_and_collected_at_once, batches_of_any_length_go_back,
       g17_growth_waits_for_a_collector, g22_release_waits_for_a_collector);
   ADD(s, "life", g19_try_never_calls_the_device, g19_carves_go_on_while_the_device_is_asked,
       g3_stop_refuses_requests_only, g22_release_is_one_free_an_arena,
