@@ -4,6 +4,10 @@
  *
  * A graph keeps what it was handed: a value or buffer looked up inside a capture is marked with the model's graph
  * epoch, and retired instead of freed as long as that epoch lasts. oc_model_graphs_gone starts the next one.
+ *
+ * The race: a capture is entered, and perhaps left, while graphs_gone asks the driver; it is one of the epoch that ends. So
+ * captures are counted, and the epoch ends only if none came since graphs_gone was called: what it has taken by then was
+ * retired for older ones.
  */
 #include "config.h"
 
@@ -24,6 +28,7 @@ static oc_status add_capture(struct oc_model *m, oc_stream s) {
   c->stream = s;
   pthread_mutex_lock(&m->lock);
   link_add_head(&m->captures, &c->link);
+  m->captures_entered++;
   pthread_mutex_unlock(&m->lock);
   __atomic_add_fetch(&m->backend->captures, 1, __ATOMIC_RELAXED);
   oci_self.captures++;
@@ -90,18 +95,41 @@ bool oci_capture_on(struct oc_model *m, oc_stream s) {
 
 /* ---- graphs gone ---- */
 
-/* What is retired now goes back after the waits; what a later graph retires meanwhile is not among it. */
-static oc_status give_retired_back(struct oc_model *m) {
+/* No capture is entered; how many were until now. */
+static oc_status check_none(struct oc_model *m, uint64_t *entered) {
+  pthread_mutex_lock(&m->lock);
+  bool any = !link_empty(&m->captures);
+  *entered = m->captures_entered;
+  pthread_mutex_unlock(&m->lock);
+  return any ? oci_error(OC_E_BUSY, "oc_model_graphs_gone: a capture is entered on model %s", m->name) : OC_OK;
+}
+
+static oc_status next_epoch(struct oc_model *m, uint64_t entered) {
+  pthread_mutex_lock(&m->lock);
+  bool same = m->captures_entered == entered;
+  if (same) __atomic_store_n(&m->graph_epoch, m->graph_epoch + 1, __ATOMIC_RELAXED);
+  pthread_mutex_unlock(&m->lock);
+  return same ? OC_OK : oci_error(OC_E_BUSY, "oc_model_graphs_gone: a capture was entered meanwhile on model %s", m->name);
+}
+
+static oc_status wait_for_users(struct oc_model *m) {
+  oci_sight_guard_sync(m);
+  bool left_out = false;
+  oc_status st = oci_streams_drain(m, &left_out);
+  if (!st && left_out) st = oci_error(OC_E_BUSY, "oc_model_graphs_gone: a capture was entered meanwhile");
+  return st;
+}
+
+/* What is retired now goes back after the waits; what is retired meanwhile is not among it. */
+static oc_status give_retired_back(struct oc_model *m, uint64_t entered) {
   struct pool_batch blocks = oci_pool_take(m->pool.core, POOL_TAKE_RETIRED);
   struct link foreign;
   link_init(&foreign);
   oci_derived_take_retired(&m->derived, &foreign);
   struct scratch_cut scratch;
   oci_scratch_cut(&m->opcache, &scratch);
-  oci_sight_guard_sync(m);
-  bool left_out = false;
-  oc_status st = oci_streams_drain(m, &left_out);
-  if (!st && left_out) st = oci_error(OC_E_BUSY, "oc_model_graphs_gone: a capture was entered meanwhile");
+  oc_status st = next_epoch(m, entered);
+  if (!st) st = wait_for_users(m);
   oci_scratch_cut_end(&m->opcache, &scratch, st == OC_OK);
   oc_status foreign_st = oci_derived_graphs_gone(&m->derived, &foreign, st == OC_OK);
   if (st) oci_pool_put_back(m->pool.core, &blocks);
@@ -114,14 +142,11 @@ oc_status oc_model_graphs_gone(oc_model *m) {
   struct task call;
   oc_status st = oci_call_begin(m, &call, "oc_model_graphs_gone");
   if (st) return st;
+  uint64_t entered = 0;
   st = oci_may_wait("oc_model_graphs_gone");
-  if (!st && oci_captured_now(m))
-    st = oci_error(OC_E_BUSY, "oc_model_graphs_gone: a capture is entered on model %s", m->name);
+  if (!st) st = check_none(m, &entered);
   if (!st) st = oci_streams_may_drain(m, "oc_model_graphs_gone");
-  if (!st) {
-    __atomic_add_fetch(&m->graph_epoch, 1, __ATOMIC_RELAXED);
-    st = give_retired_back(m);
-  }
+  if (!st) st = give_retired_back(m, entered);
   oci_call_end(&call);
   return st;
 }

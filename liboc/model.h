@@ -41,7 +41,7 @@ struct oc_pool {
 
 struct oc_model {
   uint32_t state;            /* atomic; every hit reads it, teardown writes it (under the tasks lock) */
-  uint32_t graph_epoch;      /* atomic; starts at 1, grows with oc_model_graphs_gone: see capture.c */
+  uint32_t graph_epoch;      /* atomic to read; starts at 1, grows with oc_model_graphs_gone: see capture.c */
   oc_backend *backend;
   struct map streams;        /* named streams, for the lock-free "is it named?"; entry: struct stream */
 
@@ -68,6 +68,7 @@ struct oc_model {
   struct link resources;     /* struct resource, newest first */
   struct table resources_by_self;
   struct link captures;      /* struct capture */
+  uint64_t captures_entered; /* so far */
   oc_event *spare_events;    /* recycled; [spare_cap] */
   size_t spare_count, spare_cap;
 

@@ -334,7 +334,8 @@ OC_API oc_status oc_capture_enter(oc_model *m, oc_stream s) OC_MUST_USE;
 /* Ends this thread's newest capture on m; without one: ignored, and logged. */
 OC_API void oc_capture_leave(oc_model *m);
 /* Says that no graph captured so far lives: what was retired for graphs goes back, after guards and streams.
-   Outcomes: OC_E_BUSY while a capture is entered on this model. Guard: OC_E_GUARDED. Capture: OC_E_CAPTURING. */
+   Outcomes: OC_E_BUSY while a capture is entered on this model, or if one was entered during the call (nothing goes
+   back then). Guard: OC_E_GUARDED. Capture: OC_E_CAPTURING. */
 OC_API oc_status oc_model_graphs_gone(oc_model *m) OC_MUST_USE;
 
 /* ---- Teardown --------------------------------------------------------------------------------------- */

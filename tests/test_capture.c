@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "tests/fixture.h"
+#include "tests/wrap.h"
 
 #define MiB ((size_t)1 << 20)
 
@@ -417,6 +417,63 @@ START_TEST(g28_while_another_thread_captures) {
 }
 END_TEST
 
+/* The driver is asked whether a stream captures, and answers only when it is told to. */
+struct slow_driver {
+  oc_model *m;
+  bool slow, asked;
+  oc_status gone;
+};
+static bool answer_slowly(struct wrap *w, const char *entry, uint64_t arg, oc_status *answer) {
+  (void)arg;
+  (void)answer;
+  struct slow_driver *d = w->hook_arg;
+  if (strcmp(entry, "capturing") != 0 || !__atomic_load_n(&d->slow, __ATOMIC_ACQUIRE)) return false;
+  __atomic_store_n(&d->asked, true, __ATOMIC_RELEASE);
+  fx_until(!__atomic_load_n(&d->slow, __ATOMIC_ACQUIRE));
+  return false;
+}
+static void *graphs_gone(void *arg) {
+  struct slow_driver *d = arg;
+  d->gone = oc_model_graphs_gone(d->m);
+  return NULL;
+}
+
+/* A capture that comes while graphs_gone is at it, and perhaps leaves before it is done, keeps what it was handed. */
+START_TEST(g28_a_capture_that_comes_while_graphs_go) {
+  for (int left = 0; left < 2; left++) {
+    struct wrap w;
+    wrap_open(&w, NULL);
+    oc_stream s = fx_stream(w.inner);
+    struct slow_driver d = {.m = fx_model(w.outer), .slow = true};
+    pthread_t t;
+    uint64_t v;
+    oc_devptr value = block(d.m, 4096), p = block(d.m, 8192);
+    ck_ok(oc_model_use_stream(d.m, s));
+    ck_ok(oc_derived_insert_ptr(oc_model_derived(d.m), OC_BF16, 1, value, NULL));
+    w.hook_arg = &d;
+    w.hook = answer_slowly;
+    pthread_create(&t, NULL, graphs_gone, &d);
+    fx_until(__atomic_load_n(&d.asked, __ATOMIC_ACQUIRE));
+    ck_ok(oc_capture_enter(d.m, s));
+    ck_ok(oc_derived_get_ptr(oc_model_derived(d.m), OC_BF16, 1, &v));
+    ck_ok(oc_pool_free(oc_model_pool(d.m), p));
+    if (left) oc_capture_leave(d.m);
+    __atomic_store_n(&d.slow, false, __ATOMIC_RELEASE);
+    pthread_join(t, NULL);
+    if (!left) oc_capture_leave(d.m);
+    ck_status(d.gone, OC_E_BUSY);
+    ck_assert_uint_eq(stats(d.m).retired_bytes, 8192);
+    ck_ok(oc_derived_invalidate(oc_model_derived(d.m), 1));
+    ck_assert_uint_eq(stats(d.m).retired_bytes, 4096 + 8192);
+    ck_ok(oc_model_graphs_gone(d.m));
+    ck_assert_uint_eq(stats(d.m).retired_bytes, 0);
+    ck_ok(oc_model_destroy(d.m));
+    fx_stream_free(w.inner, s);
+    wrap_close(&w);
+  }
+}
+END_TEST
+
 /* A foreign value that a graph holds is freed with graphs_gone, or by teardown: once. */
 START_TEST(g28_foreign_values_wait_for_the_graphs_too) {
   for (int gone = 0; gone < 2; gone++) {
@@ -569,6 +626,7 @@ static Suite *suite(void) {
   tcase_add_test(t, g28_commits_in_a_capture);
   tcase_add_test(t, g28_unfinished_values_must_be_settled_first);
   tcase_add_test(t, g28_while_another_thread_captures);
+  tcase_add_test(t, g28_a_capture_that_comes_while_graphs_go);
   tcase_add_test(t, g28_foreign_values_wait_for_the_graphs_too);
   tcase_add_test(t, g28_graphs_gone_that_fails_keeps_all);
   tcase_add_test(t, g28_graphs_gone_waits_for_queued_work);
