@@ -13,6 +13,7 @@
 void oci_opcache_init(struct oc_opcache *c, struct heap *h) {
   oci_map_init(&c->kernel_names, h);
   oci_map_init(&c->tag_names, h);
+  c->streams.heap = h;
   pthread_mutex_init(&c->lock, NULL);
   pthread_cond_init(&c->turn, NULL);
   link_init(&c->scratches);
@@ -44,6 +45,7 @@ void oci_opcache_free(struct oc_opcache *c) {
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
     LINK_EACH(l, lists[i]) oci_free(h, CONTAINER(l, struct scratch, link), sizeof(struct scratch));
   }
+  oci_table_free(&c->streams);
   oci_names_free(&c->tag_names, sizeof(struct tag), free_tag, NULL);
   oci_names_free(&c->kernel_names, sizeof(struct kernel), NULL, NULL);
   oci_dense_free(&c->tags, h);

@@ -8,6 +8,7 @@
  * tag:     the record of one tag: its scratch and its gates; lives as long as the model.
  * scratch: one buffer. Unpublished ones wait in `limbo` until a grace period, then are used again: readers without
  *          a guard may still look at them, so their memory is never given back before the model is.
+ * stream_scratch: the buffers of one stream, while there are some: what forgetting it looks at.
  * growth:  a buffer that is being made now, on its maker's stack: others who want the same one wait for it, those of
  *          another stream do not.
  * shape:   one (m, n, k) that a gate has seen.
@@ -22,6 +23,7 @@
 #include "rcu/list.h"
 #include "rcu/map.h"
 #include "rcu/names.h"
+#include "rcu/table.h"
 
 struct oc_opcache {
   struct dense kernels;       /* by key id - 1: the handle, once it is resolved (and its init has run) */
@@ -34,6 +36,7 @@ struct oc_opcache {
   pthread_cond_t turn;        /* a kernel's turn was given back, or a buffer made */
   struct link scratches;      /* published */
   struct link outgrown;       /* retired by growth: a graph or queued work may use them */
+  struct table streams;       /* struct stream_scratch, by stream */
   struct link growing;        /* struct growth */
   struct link limbo, idle;    /* records without a block: before and after a grace period */
   size_t limbo_count;
@@ -46,12 +49,19 @@ struct kernel {
   oc_status (*init)(oc_backend *b, oc_kernel k, void *arg);   /* the one that has run */
 };
 
+struct stream_scratch {
+  struct table_node node;
+  struct link scratches;      /* struct scratch, published or outgrown */
+};
+
 struct scratch {
   struct link link;
+  struct link in_stream;      /* of that stream's: */
+  struct stream_scratch *of;  /* NULL: on no stream, or no longer published nor outgrown */
   uint64_t ptr;               /* atomic */
   uint64_t bytes;             /* atomic */
   uint32_t captured;          /* atomic: the graph epoch in which a capture was handed it; 0: never */
-  bool on_stream;
+  bool on_stream, outgrown;
   oc_stream stream;
   struct tag *tag;
 };

@@ -48,6 +48,53 @@ static inline bool scratch_hit(struct oc_opcache *c, const struct tag *t, const 
   return w->on_stream ? stream_hit(c, t, w->stream, w->bytes, out) : plain_hit(c, t, w->bytes, out);
 }
 
+/* ---- the buffers of a stream; with the lock held ---- */
+
+/* No two streams have one hash. */
+static uint64_t stream_hash(oc_stream s) {
+  return oci_hash_u64(oci_stream_key(s));
+}
+
+/* NULL: it has no buffer. */
+static struct stream_scratch *stream_find(const struct oc_opcache *c, oc_stream s) {
+  struct table_node *n = oci_table_find(&c->streams, stream_hash(s));
+  return n ? CONTAINER(n, struct stream_scratch, node) : NULL;
+}
+
+/* NULL without host memory. One that is made is joined next, or it would never go. */
+static struct stream_scratch *stream_get(struct oc_opcache *c, oc_stream s) {
+  struct stream_scratch *of = stream_find(c, s);
+  if (of || !oci_table_reserve(&c->streams)) return of;
+  of = oci_alloc(c->tag_names.heap, sizeof *of);
+  if (!of) return NULL;
+  link_init(&of->scratches);
+  oci_table_add(&c->streams, &of->node, stream_hash(s));
+  return of;
+}
+
+static void join_stream(struct stream_scratch *of, struct scratch *s) {
+  s->of = of;
+  link_add_tail(&of->scratches, &s->in_stream);
+}
+
+static void detach(struct scratch *s) {
+  link_remove(&s->in_stream);
+  s->of = NULL;
+}
+
+static void drop_if_empty(struct oc_opcache *c, struct stream_scratch *of) {
+  if (!link_empty(&of->scratches)) return;
+  oci_table_remove(&c->streams, &of->node);
+  oci_free(c->tag_names.heap, of, sizeof *of);
+}
+
+static void leave_stream(struct oc_opcache *c, struct scratch *s) {
+  struct stream_scratch *of = s->of;
+  if (!of) return;
+  detach(s);
+  drop_if_empty(c, of);
+}
+
 /* ---- the miss ---- */
 
 static struct scratch *published(const struct tag *t, const struct want *w) {
@@ -90,6 +137,7 @@ static struct scratch *prepare(struct oc_opcache *c, struct tag *t, const struct
 
 static void retire_old(struct oc_opcache *c, struct scratch *old) {
   (void)oci_pool_free(oci_model_of_opcache(c)->pool.core, old->ptr, BLOCK_BIT(BLOCK_SCRATCH), RELEASE_RETIRE, NULL, true);
+  old->outgrown = true;
   link_move_tail(&c->outgrown, &old->link);
   __atomic_store_n(&c->scratch_count, c->scratch_count - 1, __ATOMIC_RELAXED);
 }
@@ -102,6 +150,7 @@ static void publish(struct oc_opcache *c, struct tag *t, const struct want *w, s
   __atomic_store_n(&s->bytes, bytes, __ATOMIC_RELAXED);
   __atomic_store_n(&s->captured, 0, __ATOMIC_RELAXED);
   s->tag = t;
+  s->outgrown = false;
   s->on_stream = w->on_stream;
   s->stream = w->stream;
   link_add_tail(&c->scratches, &s->link);
@@ -129,9 +178,16 @@ static oc_status make(struct oc_opcache *c, const struct tag *t, const struct wa
   return oci_model_alloc(oci_model_of_opcache(c), bytes, 0, BLOCK_SCRATCH, owner, w->site, out, w->call);
 }
 
-/* Others may have filled the tag's map meanwhile. */
+/* Its place among the stream's. Others may have filled the tag's map meanwhile. */
+static bool place(struct oc_opcache *c, struct tag *t, const struct want *w, struct scratch *s) {
+  if (!w->on_stream) return true;
+  struct stream_scratch *of = oci_map_reserve(&t->on_stream) ? stream_get(c, w->stream) : NULL;
+  if (of) join_stream(of, s);
+  return of != NULL;
+}
+
 static oc_status publish_made(struct oc_opcache *c, struct tag *t, const struct want *w, struct scratch *s, uint64_t ptr, size_t bytes) {
-  if (!w->on_stream || oci_map_reserve(&t->on_stream)) {
+  if (place(c, t, w, s)) {
     publish(c, t, w, s, ptr, bytes);
     return OC_OK;
   }
@@ -276,20 +332,50 @@ static void unpublish(struct oc_opcache *c, struct scratch *s, struct link *out)
   __atomic_store_n(&c->scratch_count, c->scratch_count - 1, __ATOMIC_RELAXED);
 }
 
+static void unpublish_all(struct oc_opcache *c, struct link *out) {
+  LINK_EACH(l, &c->scratches) {
+    struct scratch *s = CONTAINER(l, struct scratch, link);
+    leave_stream(c, s);
+    unpublish(c, s, out);
+  }
+}
+
+static void outgrown_leave(struct oc_opcache *c) {
+  LINK_EACH(l, &c->outgrown) leave_stream(c, CONTAINER(l, struct scratch, link));
+}
+
+/* Back to where forgetting their stream finds them, with what was published until now. One for which there is no host memory
+   waits for graphs_gone or teardown. */
+static void outgrown_return(struct oc_opcache *c, struct link *list) {
+  LINK_EACH(l, list) {
+    struct scratch *s = CONTAINER(l, struct scratch, link);
+    s->outgrown = true;
+    struct stream_scratch *of = s->on_stream ? stream_get(c, s->stream) : NULL;
+    if (of) join_stream(of, s);
+  }
+  link_splice(&c->outgrown, list);
+}
+
+static void cut_limbo(struct oc_opcache *c, struct link *limbo) {
+  link_init(limbo);
+  link_splice(limbo, &c->limbo);
+  __atomic_store_n(&c->limbo_count, 0, __ATOMIC_RELAXED);   /* recycle_limbo looks without the lock */
+}
+
 void oci_scratch_cut(struct oc_opcache *c, struct scratch_cut *cut) {
-  link_init(&cut->limbo);
   link_init(&cut->outgrown);
   pthread_mutex_lock(&c->lock);
-  link_splice(&cut->limbo, &c->limbo);
+  cut_limbo(c, &cut->limbo);
+  outgrown_leave(c);
   link_splice(&cut->outgrown, &c->outgrown);
-  __atomic_store_n(&c->limbo_count, 0, __ATOMIC_RELAXED);   /* recycle_limbo looks without the lock */
   pthread_mutex_unlock(&c->lock);
 }
 
 void oci_scratch_cut_end(struct oc_opcache *c, struct scratch_cut *cut, bool outgrown_freed) {
   pthread_mutex_lock(&c->lock);
   link_splice(&c->idle, &cut->limbo);
-  link_splice(outgrown_freed ? &c->idle : &c->outgrown, &cut->outgrown);
+  if (outgrown_freed) link_splice(&c->idle, &cut->outgrown);
+  else outgrown_return(c, &cut->outgrown);
   pthread_mutex_unlock(&c->lock);
 }
 
@@ -316,7 +402,7 @@ static oc_status release(struct oc_opcache *c) {
   struct link gone;
   link_init(&gone);
   pthread_mutex_lock(&c->lock);
-  while (!link_empty(&c->scratches)) unpublish(c, CONTAINER(c->scratches.next, struct scratch, link), &gone);
+  unpublish_all(c, &gone);
   pthread_mutex_unlock(&c->lock);
   struct scratch_cut cut;
   oci_scratch_cut(c, &cut);
@@ -352,19 +438,18 @@ struct forget_call {
   struct link outgrown;   /* before that, and in no graph */
 };
 
-static void forget_in_tag(void *arg, struct name *n) {
-  struct forget_call *f = arg;
-  struct map_hit hit;
-  struct tag *t = (struct tag *)n;
-  if (oci_map_get(&t->on_stream, oci_stream_key(f->stream), &hit)) unpublish(f->c, oci_map_entry(hit.entry), &f->gone);
+static void forget_one(struct forget_call *f, struct scratch *s) {
+  if (s->outgrown && held_by_graph(oci_model_of_opcache(f->c), s)) return;
+  detach(s);
+  if (s->outgrown) link_move_tail(&f->outgrown, &s->link);
+  else unpublish(f->c, s, &f->gone);
 }
 
-static void take_outgrown(struct forget_call *f) {
-  struct oc_model *m = oci_model_of_opcache(f->c);
-  LINK_EACH(l, &f->c->outgrown) {
-    struct scratch *s = CONTAINER(l, struct scratch, link);
-    if (s->on_stream && s->stream == f->stream && !held_by_graph(m, s)) link_move_tail(&f->outgrown, l);
-  }
+static void forget_locked(struct forget_call *f) {
+  struct stream_scratch *of = stream_find(f->c, f->stream);
+  if (!of) return;
+  LINK_EACH(l, &of->scratches) forget_one(f, CONTAINER(l, struct scratch, in_stream));
+  drop_if_empty(f->c, of);
 }
 
 /* Reusable once the stream's work is done; without events the stream has been waited for. Where that cannot be
@@ -400,10 +485,14 @@ static size_t free_forgotten(struct oc_model *m, struct forget_call *f) {
 /* An engine that makes a stream a request, and nothing else that waits for guards, would pile records up. */
 static void recycle_limbo(struct oc_opcache *c) {
   if (__atomic_load_n(&c->limbo_count, __ATOMIC_RELAXED) < LIMBO_MAX || oci_guarded()) return;
-  struct scratch_cut cut;
-  oci_scratch_cut(c, &cut);
+  struct link limbo;
+  pthread_mutex_lock(&c->lock);
+  cut_limbo(c, &limbo);
+  pthread_mutex_unlock(&c->lock);
   oci_sight_guard_sync(oci_model_of_opcache(c));
-  oci_scratch_cut_end(c, &cut, false);
+  pthread_mutex_lock(&c->lock);
+  link_splice(&c->idle, &limbo);
+  pthread_mutex_unlock(&c->lock);
 }
 
 void oci_scratch_forget_stream(struct oc_opcache *c, oc_stream s) {
@@ -412,8 +501,7 @@ void oci_scratch_forget_stream(struct oc_opcache *c, oc_stream s) {
   link_init(&f.gone);
   link_init(&f.outgrown);
   pthread_mutex_lock(&c->lock);
-  oci_names_each(&c->tag_names, forget_in_tag, &f);
-  take_outgrown(&f);
+  forget_locked(&f);
   pthread_mutex_unlock(&c->lock);
   size_t n = free_forgotten(m, &f);
   pthread_mutex_lock(&c->lock);
@@ -438,7 +526,8 @@ void oci_scratch_sweep(struct oc_opcache *c, size_t *count, uint64_t *bytes) {
   link_init(&gone);
   oci_scratch_figures(c, count, bytes);
   pthread_mutex_lock(&c->lock);
-  while (!link_empty(&c->scratches)) unpublish(c, CONTAINER(c->scratches.next, struct scratch, link), &gone);
+  unpublish_all(c, &gone);
+  outgrown_leave(c);
   link_splice(&c->limbo, &gone);
   pthread_mutex_unlock(&c->lock);
 }

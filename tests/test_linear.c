@@ -117,6 +117,29 @@ START_TEST(owners) {
 }
 END_TEST
 
+/* A stream is forgotten beside buffers of other tags, each of which was outgrown once. */
+START_TEST(scratch) {
+  struct world w = world_open();
+  oc_opcache *c = oc_model_opcache(w.m);
+  oc_stream s = fx_stream(w.b);
+  oc_devptr p;
+  const unsigned n = fx_scale(MANY);
+  for (unsigned i = 0; i < n; i++) {
+    ck_ok(oc_opcache_scratch(c, numbered("tag", i), 256, &p));
+    ck_ok(oc_opcache_scratch(c, numbered("tag", i), 257, &p));
+  }
+  for (unsigned i = 0; i < n; i += 10) {
+    ck_ok(oc_opcache_scratch_on(c, numbered("tag", i), s, 256, &p));
+    ck_ok(oc_opcache_scratch_on(c, numbered("tag", i), s, 257, &p));
+    ck_assert_uint_eq(oc_opcache_scratches(c), n + 1);
+    ck_ok(oc_model_forget_stream(w.m, s));
+    ck_assert_uint_eq(oc_opcache_scratches(c), n);
+  }
+  fx_stream_free(w.b, s);
+  world_close(&w);
+}
+END_TEST
+
 int main(void) {
   TCase *tc;
   Suite *s = world_suite("linear", &tc);
@@ -125,5 +148,6 @@ int main(void) {
   tcase_add_test(tc, holds);
   tcase_add_test(tc, resources);
   tcase_add_test(tc, owners);
+  tcase_add_test(tc, scratch);
   return fx_run(s);
 }

@@ -571,6 +571,47 @@ START_TEST(release_that_cannot_drain_keeps_the_blocks) {
 }
 END_TEST
 
+static bool no_memory(void *arg, size_t bytes) {
+  (void)arg;
+  (void)bytes;
+  return true;
+}
+
+/* What a release had to keep, for it could not wait, goes back with its stream all the same; where there was no memory to find
+   it by then, with graphs_gone. */
+START_TEST(g8_what_a_release_kept_goes_back_with_its_stream) {
+  open_with((struct fx_options){0});
+  for (int starving = 0; starving < 2; starving++) {
+    oc_stream s = fx_stream(b);
+    scratch_on("act", s, 1 * MIB);
+    scratch_on("act", s, 2 * MIB);
+    scratch("act", 4 * MIB);
+    struct capturing x = {.s = s};
+    pthread_t thread;
+    if (!starving) {
+      pthread_create(&thread, NULL, capture_until_told, &x);
+      fx_until(__atomic_load_n(&x.in, __ATOMIC_ACQUIRE));
+    }
+    if (starving) oci_mem_set_fault(no_memory, NULL);
+    ck_status(oc_opcache_release(c), starving ? OC_E_HOST_NOMEM : OC_OK);
+    oci_mem_set_fault(NULL, NULL);
+    ck_assert_uint_eq(stats().retired_bytes, 7 * MIB);
+    if (!starving) {
+      __atomic_store_n(&x.leave, true, __ATOMIC_RELEASE);
+      pthread_join(thread, NULL);
+    }
+    scratch_on("act", s, 1 * MIB);   /* a new one is the stream's too */
+    ck_ok(oc_model_forget_stream(m, s));
+    ck_assert_uint_eq(oc_opcache_scratches(c), 0);
+    fx_until(stats().retired_bytes == (starving ? 7 : 4) * MIB && stats().live_bytes == 0);
+    ck_ok(oc_model_graphs_gone(m));
+    ck_assert_uint_eq(stats().retired_bytes, 0);
+    fx_stream_free(b, s);
+  }
+  close_all();
+}
+END_TEST
+
 /* ---- S8: captures ---- */
 
 START_TEST(s8_growth_in_a_capture_reaches_no_driver) {
@@ -1155,7 +1196,8 @@ int main(void) {
     g28_a_buffer_may_be_published_while_a_capture_asks, g33_a_new_tag_needs_memory,
     a_stream_that_cannot_be_marked_keeps_its_buffers_until_graphs_gone, g22_release_gives_all_back_and_calls_miss_afresh,
     g27_release_does_not_wait_inside_a_guard_or_a_capture, g28_release_retires_what_a_capture_got,
-    g28_release_beside_a_capture_keeps_the_blocks, release_that_cannot_drain_keeps_the_blocks, s8_growth_in_a_capture_reaches_no_driver,
+    g28_release_beside_a_capture_keeps_the_blocks, release_that_cannot_drain_keeps_the_blocks,
+    g8_what_a_release_kept_goes_back_with_its_stream, s8_growth_in_a_capture_reaches_no_driver,
     g28_a_warm_hit_is_one_while_the_buffer_grows, g17_growth_at_once_is_one_sequence, g7_growth_from_all_sides_stays_bounded,
     g19_while_one_buffer_is_made_all_others_go_on, many_streams_of_one_tag_grow_at_once,
     a_backend_that_comes_back_for_the_same_buffer_does_not_hang, g17_out_of_memory_leaves_the_old_buffer_in_place,
