@@ -2,18 +2,28 @@
 # SPDX-License-Identifier: MIT
 # All of octool on files that lie, end early, change, grow without end, or cannot be read or written: exit status 1, one
 # line that names the file and the reason, no crash, and no half of an output left. What the readers' fuzz targets and unit
-# tests see of single bytes is not repeated here; these are whole processes.
+# tests see of single bytes is not repeated here, nor pages of figures that lie (test_top.sh); these are whole processes.
 set -u
 # shellcheck source=tests/checks.sh
 . "$(dirname "$0")/checks.sh"
 octool=$top_builddir/tools/octool
 "$octool" sample sound.safetensors --params 30000 --layers 2 >/dev/null || exit 1
 
+# Root reads and writes everything, unless it is asked to do without.
+plain=()
+[ "$(id -u)" -ne 0 ] || plain=(setpriv "--bounding-set=-dac_override,-dac_read_search")
+# denied FILE TEST: is it not for plain users? Says so where this machine has none.
+denied() {
+  if ! "${plain[@]}" test "$2" "$1"; then return 0; fi
+  echo "root cannot do without its rights here: $1 was not tried"
+  return 1
+}
+
 # refuses WORDS ARGUMENT...: status 1, and one line with those words; the documents asked for are not there.
 refuses() {
   local words=$1
   shift
-  runs 1 timeout 60 "$octool" "$@"
+  runs 1 "${plain[@]}" timeout 60 "$octool" "$@"
   says "octool $1: "
   says "$words"
   if [ "$(wc -l <err)" -eq 1 ]; then ok; else fail "$*: not one line"; fi
@@ -120,10 +130,10 @@ sparse2|header: does not begin with '{'
 END
 cp sound.safetensors unreadable
 chmod 0 unreadable
-if [ -r unreadable ]; then
-  echo "root reads everything: an unreadable file was not tried"
-else
+if denied unreadable -r; then
   refuses "unreadable: cannot be opened: Permission denied" inspect unreadable
+  refuses "unreadable: cannot be opened: Permission denied" run --seconds 0 --json out.json unreadable
+  refuses "unreadable: cannot be opened: Permission denied" inspect --json out.json --shapes unreadable
 fi
 # Reads that fail: the process's own memory at address 0.
 refuses "/proc/self/mem: line 1: cannot be read: Input/output error" inspect --json out.json --shapes /proc/self/mem
@@ -196,21 +206,95 @@ if [ $? -eq 0 ]; then ok; else fail "a file that changes all the time"; fi
 
 # ---- outputs that cannot be written ----
 
-# A file may have 8 KiB at most, which is a disk that fills up: said, and nothing half is left.
+# A file may have 8 KiB at most, which is a disk that fills up: said, nothing half is left, and what was there stays.
 limited() {
-  local words=$1
+  local name=$1
   shift
   runs 1 bash -c 'ulimit -f 8; exec timeout 60 "$@"' bash "$octool" "$@"
-  says "$words: cannot be written: File too large"
-  if [ ! -e out.json ] && [ ! -e trace.json ] && [ ! -e big.safetensors ]; then ok; else fail "$*: an output was left"; fi
-  rm -f out.json trace.json big.safetensors
+  says "outputs/$name: cannot be written: File too large"
+  if [ -z "$(ls -A outputs)" ]; then ok; else fail "$*: left: $(ls -A outputs)"; fi
+  echo precious >"outputs/$name"
+  runs 1 bash -c 'ulimit -f 8; exec timeout 60 "$@"' bash "$octool" "$@"
+  if [ "$(ls -A outputs)" = "$name" ] && grep -qx precious "outputs/$name"; then ok; else fail "$*: what was there is gone"; fi
+  rm -f outputs/*
 }
-limited big.safetensors sample big.safetensors --params 3000000
-limited trace.json run --seconds 0 --swap 4 --trace trace.json sound.safetensors
+mkdir outputs
+limited big.safetensors sample outputs/big.safetensors --params 3000000
+limited trace.json run --seconds 0 --swap 4 --trace outputs/trace.json sound.safetensors
+limited page.html inspect --html outputs/page.html sound.safetensors
+
+# replaces NAME ARGUMENT...: what was there gives way to the whole of the new one, whose readers are the same.
+replaces() {
+  local name=$1
+  shift
+  echo old >"outputs/$name"
+  chmod 640 "outputs/$name"
+  runs 0 timeout 60 "$@"
+  if [ "$(ls -A outputs)" = "$name" ] && ! grep -qx old "outputs/$name" && [ "$(stat -c %a "outputs/$name")" = 640 ]; then
+    ok
+  else
+    fail "$*: left: $(ls -lA outputs)"
+  fi
+  rm -f outputs/*
+}
+replaces sample "$octool" sample outputs/sample --params 30000
+replaces json "$octool" inspect --json outputs/json sound.safetensors
+ln -s outputs/behind link
+replaces behind "$octool" inspect --json link sound.safetensors
+if [ -L link ]; then ok; else fail "a link was replaced"; fi
+
+# Some file systems have no files without a name.
+case ${CFLAGS-} in
+*-fsanitize=*) echo "a sanitizer must be loaded first: a file system without O_TMPFILE was not tried" ;;
+*)
+  cat >named.c <<'END'
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int open(const char *path, int flags, ...) {
+  va_list ap;
+  unsigned mode;
+  va_start(ap, flags);
+  mode = flags & O_CREAT ? va_arg(ap, unsigned) : 0;
+  va_end(ap);
+  if ((flags & O_TMPFILE) == O_TMPFILE) {
+    errno = EOPNOTSUPP;
+    return -1;
+  }
+  return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+END
+  # shellcheck disable=SC2086 # several words
+  runs 0 ${CC:?} -fPIC -shared named.c -o named.so
+  export LD_PRELOAD=$PWD/named.so
+  limited big.safetensors sample outputs/big.safetensors --params 3000000
+  replaces json "$octool" inspect --json outputs/json sound.safetensors
+  runs 0 timeout 60 "$octool" sample outputs/new --params 30000
+  if [ "$(ls -A outputs)" = new ]; then ok; else fail "left: $(ls -A outputs)"; fi
+  unset LD_PRELOAD
+  rm outputs/*
+  ;;
+esac
+
+# An output that is also read would take the weights with it.
+cp sound.safetensors copy
+ln -s sound.safetensors alias
+ln sound.safetensors second
+for output in "inspect --json sound.safetensors" "inspect --html alias" "inspect --json second" \
+  "run --seconds 0 --json sound.safetensors" "run --seconds 0 --trace alias" "run --seconds 0 --html second"; do
+  # shellcheck disable=SC2086 # several words
+  refuses "${output##* }: cannot be written: it is one of the files that are read" $output copy sound.safetensors
+done
+refuses "sound.tsv: cannot be written: it is one of the files that are read" inspect --json sound.tsv --shapes sound.tsv
+if cmp -s copy sound.safetensors && [ -L alias ] && [ -s sound.tsv ]; then ok; else fail "a file that was read is another now"; fi
+
 runs 1 timeout 60 "$octool" inspect --json folder sound.safetensors
 says "folder: cannot be written: Is a directory"
 if [ -w /dev/full ]; then
-  for output in "sample /dev/full" "inspect --json /dev/full sound.safetensors" \
+  for output in "sample /dev/full" "bench --quick guard --json /dev/full" "inspect --json /dev/full sound.safetensors" \
     "run --seconds 0 --swap 0 --json /dev/full sound.safetensors" \
     "run --seconds 0 --swap 0 --trace /dev/full sound.safetensors"; do
     # shellcheck disable=SC2086
@@ -219,7 +303,7 @@ if [ -w /dev/full ]; then
   done
   if [ -c /dev/full ]; then ok; else fail "/dev/full is gone"; fi
   for output in "inspect sound.safetensors" "inspect --list sound.safetensors" "run --seconds 0 --swap 0 sound.safetensors" \
-    "--help" "--version"; do
+    "bench --quick guard" "top --demo --once" "--help" "--version"; do
     # shellcheck disable=SC2086
     timeout 60 "$octool" $output >/dev/full 2>err
     if [ $? -eq 1 ]; then ok; else fail "octool $output to a full disk: exit status not 1"; fi
@@ -230,8 +314,16 @@ fi
 # An output that cannot be opened stops the work before it begins, and takes nothing with it.
 echo precious >kept
 chmod a-w kept
-if [ ! -w kept ]; then
-  refuses "kept: cannot be written: Permission denied" inspect --json kept sound.safetensors
+chmod a-w outputs
+if denied kept -w; then
+  for output in "inspect --json kept" "inspect --html kept" "run --seconds 0 --json kept" "run --seconds 0 --trace kept"; do
+    # shellcheck disable=SC2086 # several words
+    refuses "kept: cannot be written: Permission denied" $output sound.safetensors
+  done
+  refuses "kept: cannot be written: Permission denied" sample kept
+  refuses "kept: cannot be written: Permission denied" bench --quick guard --json kept
+  refuses "outputs/new: cannot be written: Permission denied" sample outputs/new
+  refuses "outputs: no folder that can be written: Permission denied" bench --quick guard --svg outputs
 fi
 if grep -q precious kept; then ok; else fail "a file that was not ours was touched"; fi
 

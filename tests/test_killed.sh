@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 # A process that is killed in the middle of it all (SIGKILL: nothing of its own runs any more) leaves nothing behind: no shared
 # memory of either kind, no semaphore or queue, no file where it ran or for temporary ones, no process, no socket. Tried on
-# octool run --swap, and on a user of the library with queued work, open guards, captures and builds, by liboc.so alone.
+# octool run --swap --publish, on octool sample, and on a user of the library with queued work, open guards, captures, builds
+# and published figures (the library's only shared memory), by liboc.so alone.
 set -u
 # shellcheck source=tests/checks.sh
 . "$(dirname "$0")/checks.sh"
@@ -64,8 +65,33 @@ print("killed", flush=True)
 time.sleep(100)
 END
 for after in 0 0.05 0.3; do
-  AFTER=$after killed killed python3 "$work/serve.py" "$octool" run --threads 4 --swap 100000 --seconds 1000 \
+  AFTER=$after killed killed python3 "$work/serve.py" "$octool" run --publish --threads 4 --swap 100000 --seconds 1000 \
     "$work/model.safetensors"
+done
+
+# In the middle of a file that it writes: neither half of one nor another name is left, and one of its name stays as it was.
+cat >write.py <<'END'
+import os, sys, time
+if sys.argv[2] == "old":
+    open("weights", "w").write("precious")
+pid = os.fork()
+if pid == 0:
+    os.execv(sys.argv[3], sys.argv[3:] + ["sample", "weights", "--params", "1000000000"])
+def written():
+    return int(open("/proc/%d/io" % pid).read().split("wchar:")[1].split()[0])
+while written() < 1 << 22:
+    time.sleep(0.01)
+os.kill(pid, int(sys.argv[1]))
+os.waitpid(pid, 0)
+if sys.argv[2] == "old":
+    assert open("weights").read() == "precious"
+    os.unlink("weights")
+print("killed", flush=True)
+time.sleep(100)
+END
+for how in "9 new" "15 new" "9 old"; do
+  # shellcheck disable=SC2086 # two words
+  killed killed python3 "$work/write.py" $how "$octool"
 done
 
 cat >user.c <<'END'
@@ -100,7 +126,7 @@ int main(void) {
   const oc_backend_ops *o;
   if (oc_backend_open_host(NULL, &b) || oc_model_create(b, NULL, &m)) return 1;
   o = oc_backend_table(b);
-  if (oc_trace_start(NULL) || o->stream_create(oc_backend_self(b), &s)) return 2;
+  if (oc_trace_start(NULL) || oc_stats_publish(NULL) || o->stream_create(oc_backend_self(b), &s)) return 2;
   oc_opcache_note_alloc_fallback(oc_model_opcache(m));   /* managed memory too */
   if (oc_pool_alloc(oc_model_pool(m), 1 << 28, 0, &p) || oc_model_retain(m, "nobody")) return 3;
   pthread_create(&t, NULL, build, NULL);

@@ -207,18 +207,26 @@ fi
 # Starts octool, waits until it has read its file's header, or until it serves (16 servers have a thread each, and
 # the loader's streams), and lets the caller act on it.
 cat >started.py <<'EOF'
-import os, signal, subprocess, sys, time
+import os, re, signal, subprocess, sys, time
 def start(octool, out, *arguments):
-    if os.path.exists(out):
-        os.unlink(out)
     return subprocess.Popen([octool, "run", "--threads", "16", "--json", out, *arguments])
 def wait_for(p, what):
     while p.poll() is None and not what():
         time.sleep(0.01)
-def wait_read(p, out):
-    wait_for(p, lambda: os.path.exists(out))
-def wait_serving(p, out):
-    wait_read(p, out)
+# Then its output is open, which has no name yet, or a temporary one.
+def has_output(p):
+    folder = "/proc/%d/fd" % p.pid
+    for fd in os.listdir(folder):
+        try:
+            if re.search(r"/(#\d+ \(deleted\)|\.octool-\d+-\d+)$", os.readlink(folder + "/" + fd)):
+                return True
+        except FileNotFoundError:
+            pass
+    return False
+def wait_read(p):
+    wait_for(p, lambda: has_output(p))
+def wait_serving(p):
+    wait_read(p)
     wait_for(p, lambda: len(os.listdir("/proc/%d/task" % p.pid)) > 24)
 EOF
 
@@ -228,7 +236,7 @@ meddled() {
   PYTHONPATH=. python3 - "$octool" "$1" >out 2>err <<'EOF'
 from started import *
 p = start(sys.argv[1], "m.json", "--seconds", "3", "--swap", "1", "m.safetensors")
-wait_serving(p, "m.json")
+wait_serving(p)
 with open("m.safetensors", "r+b") as f:
     size = f.seek(0, 2)
     if sys.argv[2] == "shrink":
@@ -277,7 +285,7 @@ interrupted() {
   PYTHONPATH=. python3 - "$octool" "$1" "$3" >out 2>err <<'EOF'
 from started import *
 p = start(sys.argv[1], "i.json", "--seconds", "100", "--swap", "100", "large.safetensors")
-{"reading": wait_read, "serving": wait_serving}[sys.argv[3]](p, "i.json")
+{"reading": wait_read, "serving": wait_serving}[sys.argv[3]](p)
 p.send_signal(getattr(signal, sys.argv[2]))
 sys.exit(p.wait(60))
 EOF

@@ -36,7 +36,7 @@ static const uint64_t chunk = 2 << 20;
 /* A plan takes records on the host for each GiB of arenas, and address space. */
 static const uint64_t most = UINT64_C(16) << 40;
 
-struct options { const char *shapes, *json, *html; bool list; char **files; size_t file_count; };
+struct options { char *shapes; const char *json, *html; bool list; char **files; size_t file_count; };
 
 /* ---- What is to be laid out ---- */
 
@@ -289,9 +289,15 @@ static json_t *page_json(const struct options *o, const struct subject *s, const
 
 struct outputs { struct output json, html; };
 
+static bool is_no_input(const char *path, const struct options *o, struct fault *why)
+{
+  return oct_output_is_no_input(path, o->files, o->file_count, why) &&
+         oct_output_is_no_input(path, &o->shapes, o->shapes != NULL, why);
+}
+
 static bool open_outputs(struct outputs *out, const struct options *o, struct fault *why)
 {
-  return oct_output_open(&out->json, o->json, why) && oct_output_open(&out->html, o->html, why);
+  return is_no_input(o->json, o, why) && is_no_input(o->html, o, why) && oct_output_open(&out->json, o->json, why) && oct_output_open(&out->html, o->html, why);
 }
 
 static bool write_all(const struct options *o, const struct subject *s, struct outputs *out,
@@ -312,7 +318,7 @@ static bool inspect(const struct options *o, struct subject *s, struct fault *wh
 {
   struct blocknames names;
   struct plan plans[PLANS] = {{.name = "pool, reserved"}, {.name = "pool, on demand"}};
-  struct outputs out = {{NULL, NULL}, {NULL, NULL}};
+  struct outputs out = {0};
   bool ok;
 
   oct_blocknames_init(&names);

@@ -7,7 +7,6 @@
 #include "tools/interrupt.h"
 #include "tools/number.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -208,41 +207,50 @@ static oc_status write_piece(void *file, const char *json, size_t n)
   return fwrite(json, 1, n, file) == n ? OC_OK : OC_E_IO;
 }
 
-/* Opened before the work, so that a path that cannot be written is said at once. No path: no trace. */
-static bool trace_begin(struct run *r, FILE **file, struct fault *why)
+/* No path: no trace. */
+static bool trace_begin(struct run *r, struct output *out, struct fault *why)
 {
   oc_trace_options options = {.struct_size = sizeof options, .events = TRACE_EVENTS};
-  struct quoted q;
   oc_status st;
 
-  *file = NULL;
   if (!r->options.trace)
     return true;
-  *file = fopen(r->options.trace, "w");
-  if (!*file)
-    return oct_fault(why, "%s: cannot be written: %s", oct_quote(&q, r->options.trace), strerror(errno));
+  if (!oct_output_open_file(out, r->options.trace, why))
+    return false;
   st = oc_trace_start(&options);
   return st == OC_OK || oct_liboc_fault(why, st, "starting the trace");
 }
 
-static bool trace_end(struct run *r, FILE *file, struct fault *why)
+static bool trace_end(struct output *out, struct fault *why)
 {
-  oc_status st;
   struct quoted q;
-  bool ok;
+  oc_status st;
 
-  if (!file)
+  if (!out->file)
     return true;
-  st = oc_trace_stop(write_piece, file);
-  ok = st == OC_OK && fflush(file) == 0;
-  if (!ok)
-    oct_fault_write(why, "%s: cannot be written: %s", oct_quote(&q, r->options.trace),
-                    st == OC_OK || st == OC_E_IO ? strerror(errno) : oc_last_error());
-  if (fclose(file) != 0 && ok)
-    ok = oct_fault(why, "%s: cannot be written: %s", oct_quote(&q, r->options.trace), strerror(errno));
-  if (!ok)
-    oct_output_remove(r->options.trace);
-  return ok;
+  st = oc_trace_stop(write_piece, out->file);
+  if (st == OC_OK || st == OC_E_IO)
+    return oct_output_close(out, st == OC_OK, why);
+  oct_output_abandon(out);
+  return oct_fault(why, "%s: cannot be written: %s", oct_quote(&q, out->path), oc_last_error());
+}
+
+/* After a failure all are closed again. */
+static void abandon(struct run *r, struct output *json, struct output *trace)
+{
+  oc_status st = trace->file ? oc_trace_stop(NULL, NULL) : OC_OK;
+
+  (void)st;
+  oct_output_abandon(trace);
+  oct_output_abandon(json);
+  oct_runpage_abandon(r);
+}
+
+static bool is_no_input(const struct run_options *o, struct fault *why)
+{
+  return oct_output_is_no_input(o->json, o->files, o->file_count, why) &&
+         oct_output_is_no_input(o->trace, o->files, o->file_count, why) &&
+         oct_output_is_no_input(o->html, o->files, o->file_count, why);
 }
 
 static bool publish(const struct run *r, struct fault *why)
@@ -254,24 +262,21 @@ static bool publish(const struct run *r, struct fault *why)
 
 static int run_on_device(struct run *r)
 {
-  struct output out = {NULL, NULL};
-  FILE *trace = NULL;
+  struct output out = {0}, trace = {0};
   struct fault why;
   int code;
 
-  if (!oct_output_open(&out, r->options.json, &why) || !oct_runpage_open(r, &why) || !trace_begin(r, &trace, &why) ||
-      !publish(r, &why) ||
+  if (!is_no_input(&r->options, &why) || !oct_output_open(&out, r->options.json, &why) || !oct_runpage_open(r, &why) ||
+      !trace_begin(r, &trace, &why) || !publish(r, &why) ||
       !oct_device_open(&r->device, r->options.backend, 0, &why)) {
-    trace_end(r, trace, &(struct fault){""});
-    oct_output_abandon(&out);
-    oct_runpage_abandon(r);
+    abandon(r, &out, &trace);
     oct_complain("run", "%s", why.text);
     return EXIT_FAILURE;
   }
   lock_open(r);
   with_device(r);
   keep(r, oct_device_close(&r->device, &why), &why);
-  keep(r, trace_end(r, trace, &why), &why);
+  keep(r, trace_end(&trace, &why), &why);
   code = tell(r, &out);
   lock_close(r);
   free(r->x);

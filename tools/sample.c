@@ -273,29 +273,17 @@ static bool write_all(FILE *out, const struct sample *s)
   for (size_t i = 0; i < s->tensors.count; i++)
     if (!write_tensor(out, &s->tensors.at[i], s->filling[i], i))
       return false;
-  return fflush(out) == 0;
+  return true;
 }
 
 static bool write_file(const char *path, const struct sample *s, struct fault *why)
 {
-  FILE *out = fopen(path, "wbe");
-  struct quoted q;
-  bool ok;
-  int error;
+  struct output out;
 
-  if (!out)
-    return oct_fault(why, "%s: cannot be written: %s", oct_quote(&q, path), strerror(errno));
+  if (!oct_output_open_file(&out, path, why))
+    return false;
   errno = ENOMEM;     /* what jansson and the lists leave unsaid */
-  ok = write_all(out, s);
-  error = errno;
-  if (fclose(out) != 0 && ok) {
-    error = errno;
-    ok = false;
-  }
-  if (ok)
-    return true;
-  oct_output_remove(path);
-  return oct_fault(why, "%s: cannot be written: %s", oct_quote(&q, path), strerror(error));
+  return oct_output_close(&out, write_all(out.file, s), why);
 }
 
 /* ---- The command ---- */
