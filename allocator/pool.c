@@ -17,6 +17,8 @@ int oci_pool_create(const struct pool_device *dev, const struct pool_options *op
   p->meta.heap = heap;
   p->dev = *dev;
   p->no_managed = opt->no_managed;
+  p->by_stream.heap = heap;
+  link_init(&p->queues);
   pthread_mutex_init(&p->growing, NULL);
   oci_suballoc_init(&p->sub, &p->meta);
   oci_ledger_init(&p->ledger, &p->meta);
@@ -39,10 +41,10 @@ void oci_pool_stop(struct pool *p, bool stop) {
 }
 
 /* Forgets all blocks at once; the arenas, for the driver, are returned. */
-static struct arena *abandon(struct pool *p, struct pending **queues) {
+static struct arena *abandon(struct pool *p, struct link *queues) {
   p->stopped = p->released = true;
-  *queues = p->queues;
-  p->queues = NULL;
+  link_splice(queues, &p->queues);
+  oci_table_free(&p->by_stream);
   __atomic_store_n(&p->front.pending_count, 0, __ATOMIC_RELAXED);
   p->held = p->retired = (struct waiting){0};
   p->taken = 0;
@@ -65,14 +67,15 @@ static int free_arena(struct pool *p, const struct arena *a, int before) {
 /* status POOL_E_DEVICE_LOST: the driver is not called. */
 static void release_arenas(struct pool *p, int status,
                            void (*each)(void *arg, const struct pool_arena_info *a, int status), void *arg) {
-  struct pending *queues;
+  struct link queues;
+  link_init(&queues);
   pthread_mutex_lock(&p->growing);
   pool_lock(p);
   /* A collector works on queues that it took out; it must not come back with blocks that are gone. */
   oci_pool_wait_for_collectors(p);
   struct arena *next, *list = abandon(p, &queues);
   pool_unlock(p);
-  oci_pool_drop_pending(p, queues);
+  oci_pool_drop_pending(p, &queues);
   for (struct arena *a = list; a; a = next) {
     next = a->abandoned;
     status = free_arena(p, a, status);
@@ -183,6 +186,7 @@ int oci_pool_try_alloc(struct pool *p, const struct pool_request *r, uint64_t *o
 
 static __attribute__((noinline)) int alloc_growing(struct pool *p, const struct pool_request *r, uint64_t *out) {
   struct order o;
+  oci_pool_collect(p);   /* of every stream: the room may be there */
   pthread_mutex_lock(&p->growing);
   /* Another thread may have grown the pool while this one waited. */
   int status = try_order(p, r, &o, out);
@@ -472,7 +476,8 @@ void oci_pool_stats_locked(struct pool *p, struct pool_stats *out) {
     .largest_free = units_bytes(oci_bins_largest(&p->sub.bins, &p->sub.slab)),
     .driver_allocs = p->driver_allocs, .driver_alloc_failures = p->driver_alloc_failures,
     .driver_frees = p->driver_frees,
-    .host_metadata_bytes = sizeof *p + meta_bytes(&p->meta) - oci_slab_spare(&p->sub.slab),
+    .host_metadata_bytes = sizeof *p + meta_bytes(&p->meta) - oci_slab_spare(&p->sub.slab) +
+                           p->by_stream.buckets * sizeof *p->by_stream.bucket,
   };
 }
 

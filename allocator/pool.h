@@ -122,6 +122,8 @@ static inline bool oci_pool_pending(const struct pool *p) {
 }
 /* Asks for pending blocks' events and takes back those that passed. Cheap where nothing is pending. */
 void oci_pool_collect(struct pool *p);
+/* The same for a few streams, in turn, however many have such blocks: what one allocation or free does. */
+void oci_pool_collect_some(struct pool *p);
 
 /* Arenas with no live, waiting or retired block go back to the device; blocks that their streams have passed are free
    first. Calls the device with only the growth lock held. */

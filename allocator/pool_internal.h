@@ -6,7 +6,9 @@
  *              lock:    all records; never held across a device call, never while waiting.
  *              growing: held across device allocations and the device frees that make room for them, so that
  *                       threads that run out together cause one sequence. A carve never takes it.
- * pending:   a block that waits for its event; owned by the pool's queues, or by the thread that collects.
+ * pending:   a block that waits for its event; owned by its queue.
+ * queue:     one stream's pending blocks, first in, first out; owned by the pool, which finds it by its stream. Changed
+ *            under lock; a thread that collects has it in hand, and so reads it without, up to the block that was its last.
  * waiting:   a list of HELD or RETIRED blocks.
  */
 #ifndef OCI_ALLOCATOR_POOL_INTERNAL_H
@@ -18,18 +20,29 @@
 #include "allocator/pool.h"
 #include "allocator/ranges.h"
 #include "allocator/suballoc.h"
+#include "rcu/hash.h"
+#include "rcu/list.h"
 #include "rcu/lock.h"
+#include "rcu/table.h"
 
 #define POOL_E_UNSUPPORTED (-11)
 #define POOL_E_BACKEND (-40)
 
-/* One stream's blocks are a queue, first in, first out; its head carries the queue. */
 struct pending {
   struct pending *next;          /* on the same stream */
-  struct pending *next_queue;    /* of a head: another stream's head */
-  struct pending *tail;          /* of a head */
-  void *stream, *event;
+  void *event;
   uint32_t block;
+  bool passed;                   /* the collector's, until it takes the block out */
+};
+
+/* Never empty. One that a thread asks is in that thread's list, and takes blocks at its end meanwhile. */
+struct queue {
+  struct table_node node;        /* by stream */
+  struct link link;
+  void *stream;
+  struct pending *first, *last;
+  struct pending *end;           /* the collector's: the last when it took the queue; it looks no further */
+  uint32_t asked;                /* the collector's: how many from the first on */
 };
 
 struct waiting {
@@ -44,7 +57,8 @@ struct pool {
   struct suballoc sub;
   struct ledger ledger;
   struct ranges external;
-  struct pending *queues;        /* heads */
+  struct link queues;            /* those that no thread has in hand; the one not asked for longest is first */
+  struct table by_stream;        /* all queues */
   struct waiting held, retired;
   uint32_t taken;                /* HELD and RETIRED blocks in batches */
   uint32_t collecting;           /* threads that have taken queues out; slept for (oci_lock_sleep) */
@@ -98,7 +112,10 @@ void oci_pool_wait_list(struct pool *p, uint32_t index);   /* under lock: a HELD
 void oci_pool_collect_all(struct pool *p);
 /* under lock, which is left meanwhile: until no thread has taken queues out */
 void oci_pool_wait_for_collectors(struct pool *p);
-void oci_pool_drop_pending(struct pool *p, struct pending *queues);
+void oci_pool_drop_pending(struct pool *p, struct link *queues);
+
+/* Its queue's place in by_stream; one to one, so equal hashes are equal streams. */
+static inline uint64_t pool_stream_hash(const void *stream) { return oci_hash_u64((uintptr_t)stream); }
 
 static inline struct block *pool_block(const struct pool *p, uint32_t index) { return slab_at(&p->sub.slab, index); }
 

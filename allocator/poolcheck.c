@@ -125,18 +125,26 @@ static int check_list(const struct pool *p, const struct waiting *w, uint8_t sta
   return count == w->count ? POOL_OK : bad_pool("blocks on a waiting list", w->count, count);
 }
 
+static int check_queue(const struct pool *p, const struct queue *q, uint64_t *count) {
+  const struct pending *last = NULL;
+  for (const struct pending *w = q->first; w; last = w, w = w->next, ++*count)
+    if (pool_block(p, w->block)->state != BLOCK_PENDING) return bad_pool("queued blocks that are not pending", 1, 0);
+  if (!last) return bad_pool("queues of nothing", 1, 0);
+  if (q->last != last) return bad_pool("queues whose end is lost", 1, 0);
+  const struct table_node *found = oci_table_find(&p->by_stream, pool_stream_hash(q->stream));
+  return found == &q->node ? POOL_OK : bad_pool("queues that their stream does not find", 1, 0);
+}
+
 static int check_queues(const struct pool *p, const struct census *c) {
-  uint64_t count = 0;
+  uint64_t count = 0, queues = 0;
   if (p->front.pending_count != c->pending) return bad_pool("pending blocks", p->front.pending_count, c->pending);
-  if (p->collecting) return POOL_OK;   /* a thread has taken queues out */
-  for (const struct pending *q = p->queues; q; q = q->next_queue) {
-    const struct pending *last = q;
-    for (const struct pending *w = q; w; last = w, w = w->next, count++) {
-      if (w->stream != q->stream) return bad_pool("blocks in another stream's queue", 1, 0);
-      if (pool_block(p, w->block)->state != BLOCK_PENDING) return bad_pool("queued blocks that are not pending", 1, 0);
-    }
-    if (q->tail != last) return bad_pool("queues whose end is lost", 1, 0);
+  if (p->collecting) return POOL_OK;   /* a thread has queues in hand */
+  LINK_EACH(l, &p->queues) {
+    int status = check_queue(p, CONTAINER(l, struct queue, link), &count);
+    if (status) return status;
+    queues++;
   }
+  if (p->by_stream.count != queues) return bad_pool("streams with a queue", p->by_stream.count, queues);
   return count == c->pending ? POOL_OK : bad_pool("queued blocks", count, c->pending);
 }
 

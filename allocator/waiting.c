@@ -10,32 +10,36 @@
 
 /* ---- queues of pending blocks ---- */
 
-static struct pending **queue_of(struct pending **queues, const void *stream) {
-  while (*queues && (*queues)->stream != stream) queues = &(*queues)->next_queue;
-  return queues;
+static struct queue *queue_of(const struct pool *p, const void *stream) {
+  struct table_node *n = oci_table_find(&p->by_stream, pool_stream_hash(stream));
+  return n ? CONTAINER(n, struct queue, node) : NULL;
 }
 
-static void enqueue(struct pool *p, struct pending *w) {
-  struct pending *head = *queue_of(&p->queues, w->stream);
-  w->next = NULL;
-  if (head) {
-    head->tail->next = w;
-    head->tail = w;
-    return;
-  }
-  w->tail = w;
-  w->next_queue = p->queues;
-  p->queues = w;
+static struct queue *new_queue(struct pool *p, void *stream) {
+  struct queue *q = oci_table_reserve(&p->by_stream) ? meta_alloc(&p->meta, sizeof *q) : NULL;
+  if (!q) return NULL;
+  q->stream = stream;
+  oci_table_add(&p->by_stream, &q->node, pool_stream_hash(stream));
+  link_add_tail(&p->queues, &q->link);
+  return q;
 }
 
-/* The head leaves its queue; the next one carries it on. *at holds the head. */
-static void dequeue(struct pending **at) {
-  struct pending *head = *at, *next = head->next;
-  if (next) {
-    next->tail = head->tail;
-    next->next_queue = head->next_queue;
-  }
-  *at = next ? next : head->next_queue;
+static void free_queue(struct pool *p, struct queue *q) {
+  oci_table_remove(&p->by_stream, &q->node);
+  link_remove(&q->link);
+  meta_free(&p->meta, q, sizeof *q);
+}
+
+/* False without host memory for a stream's first. */
+static bool enqueue(struct pool *p, struct pending *w, void *stream) {
+  struct queue *q = queue_of(p, stream);
+  if (!q) q = new_queue(p, stream);
+  if (!q) return false;
+  if (q->last) q->last->next = w;
+  else q->first = w;
+  q->last = w;
+  __atomic_add_fetch(&p->front.pending_count, 1, __ATOMIC_RELAXED);
+  return true;
 }
 
 /* ---- free_on ---- */
@@ -49,15 +53,18 @@ static struct verdict judge_locked(struct pool *p, uint64_t ptr, unsigned classe
   return v;
 }
 
-static struct verdict pend(struct pool *p, struct pending *w, uint64_t ptr, unsigned classes, bool tracked_too) {
+static int no_memory(uint64_t ptr) {
+  return oci_error(POOL_E_HOST_NOMEM, "no host memory to let 0x%" PRIx64 " wait for its stream", ptr);
+}
+
+static struct verdict pend(struct pool *p, struct pending *w, uint64_t ptr, unsigned classes, void *stream, bool tracked_too) {
   pool_lock(p);
   /* Asked again: the pool's lock was not held while the device was called. */
   struct verdict v = oci_pool_judge(p, ptr, classes, tracked_too);
   if (v.status == POOL_OK) {
-    oci_pool_wait(p, v.index, BLOCK_PENDING);
     w->block = v.index;
-    enqueue(p, w);
-    __atomic_add_fetch(&p->front.pending_count, 1, __ATOMIC_RELAXED);
+    if (enqueue(p, w, stream)) oci_pool_wait(p, v.index, BLOCK_PENDING);
+    else v.status = POOL_E_HOST_NOMEM;
   }
   pool_unlock(p);
   return v;
@@ -67,14 +74,13 @@ int oci_pool_free_pending(struct pool *p, uint64_t ptr, unsigned classes, void *
   struct verdict v = judge_locked(p, ptr, classes, tracked_too);
   if (v.status != POOL_OK) return oci_pool_word(&v, ptr);
   struct pending *w = meta_alloc(&p->meta, sizeof *w);
-  if (!w) return oci_error(POOL_E_HOST_NOMEM, "no host memory to let 0x%" PRIx64 " wait for its stream", ptr);
-  w->stream = stream;
+  if (!w) return no_memory(ptr);
   int status = p->dev.mark(p->dev.arg, stream, &w->event);
   if (status) goto no_event;
-  v = pend(p, w, ptr, classes, tracked_too);
+  v = pend(p, w, ptr, classes, stream, tracked_too);
   if (v.status == POOL_OK) return POOL_OK;
   unmark(p, w->event);
-  status = oci_pool_word(&v, ptr);
+  status = v.status == POOL_E_HOST_NOMEM ? no_memory(ptr) : oci_pool_word(&v, ptr);
 no_event:
   meta_free(&p->meta, w, sizeof *w);
   return status;
@@ -83,87 +89,82 @@ no_event:
 /* ---- collecting ---- */
 
 #define MOST_FAILURES 4u   /* of queries, in one queue, before the rest is left to another time */
+#define SOME_QUEUES 4u     /* what a call asks that has other things to do, however many streams there are */
 
-/* Those that could not be asked, back to the front of their queue: *at holds its new head, or what follows it. */
-static void put_first(struct pending **at, struct pending *end, struct pending *first, struct pending *last) {
-  struct pending *rest = *at == end ? NULL : *at;
-  first->next_queue = rest ? rest->next_queue : end;
-  first->tail = rest ? rest->tail : last;
-  last->next = rest;
-  *at = first;
-}
-
-/* Asks for a queue's heads until one has not passed; one that cannot be asked waits on, and does not keep those
-   behind it from being asked. Those that have passed are pushed on *done. */
-static int ask_queue(struct pool *p, struct pending **at, struct pending **done) {
-  struct pending *end = (*at)->next_queue, *first = NULL, *last = NULL;
-  int answer = 0;
-  for (unsigned failures = 0; *at != end && failures < MOST_FAILURES && answer != POOL_E_DEVICE_LOST;) {
-    struct pending *head = *at;
-    answer = p->dev.passed(p->dev.arg, head->event);
-    if (answer > 0) break;
-    dequeue(at);
-    if (answer == 0) {
-      head->next = *done;
-      *done = head;
-    } else {
-      if (last) last->next = head;
-      else first = head;
-      last = head;
-      failures++;
-    }
+static bool take_queues(struct pool *p, struct link *taken, uint32_t most) {
+  link_init(taken);
+  pool_lock(p);
+  for (uint32_t n = 0; n < most && !link_empty(&p->queues); n++) {
+    struct queue *q = CONTAINER(p->queues.next, struct queue, link);
+    q->end = q->last;
+    link_move_tail(taken, &q->link);
   }
-  if (first) put_first(at, end, first, last);
-  return answer;
+  bool any = !link_empty(taken);
+  if (any) __atomic_store_n(&p->collecting, p->collecting + 1, __ATOMIC_RELAXED);   /* the kernel looks too: oci_lock_sleep */
+  pool_unlock(p);
+  return any;
 }
 
-static struct pending *ask_all(struct pool *p, struct pending **queues) {
-  struct pending *done = NULL;
-  struct pending **at = queues;
-  while (*at) {
-    struct pending *end = (*at)->next_queue;
+/* Asks for a queue's blocks until one has not passed; one that cannot be asked waits on, and does not keep those behind
+   it from being asked. Without the lock: others only add behind the end, and the end's next is not looked at. */
+static int ask_queue(struct pool *p, struct queue *q) {
+  unsigned failures = 0;
+  for (struct pending *w = q->first;; w = w->next) {
+    int answer = p->dev.passed(p->dev.arg, w->event);
+    if (answer > 0) return answer;
+    w->passed = answer == 0;
+    q->asked++;
+    failures += answer < 0;
+    if (w == q->end || failures == MOST_FAILURES || answer == POOL_E_DEVICE_LOST) return answer;
+  }
+}
+
+static void ask(struct pool *p, struct link *taken) {
+  LINK_EACH(l, taken) {
     /* A lost device answers nothing any more. */
-    if (ask_queue(p, at, &done) == POOL_E_DEVICE_LOST) break;
-    if (*at != end) at = &(*at)->next_queue;
+    if (ask_queue(p, CONTAINER(l, struct queue, link)) == POOL_E_DEVICE_LOST) return;
+  }
+}
+
+/* Those of a queue that have passed, pushed on *done; the others keep their order. */
+static void take_passed(struct queue *q, struct pending **done) {
+  struct pending **at = &q->first, *kept = NULL;
+  for (; q->asked; q->asked--) {
+    struct pending *w = *at;
+    if (!w->passed) {
+      kept = w;
+      at = &w->next;
+      continue;
+    }
+    *at = w->next;
+    if (w == q->last) q->last = kept;
+    w->next = *done;
+    *done = w;
+  }
+}
+
+static struct pending *put_back(struct pool *p, struct link *taken) {
+  struct pending *done = NULL;
+  LINK_EACH(l, taken) {
+    struct queue *q = CONTAINER(l, struct queue, link);
+    take_passed(q, &done);
+    if (q->first) link_move_tail(&p->queues, l);
+    else free_queue(p, q);
   }
   return done;
 }
 
-static struct pending *take_queues(struct pool *p) {
-  pool_lock(p);
-  struct pending *queues = p->queues;
-  p->queues = NULL;
-  if (queues) __atomic_store_n(&p->collecting, p->collecting + 1, __ATOMIC_RELAXED);   /* the kernel looks too: oci_lock_sleep */
-  pool_unlock(p);
-  return queues;
-}
-
-/* Before what came to the stream's queue meanwhile. */
-static void put_queue_back(struct pool *p, struct pending *head) {
-  struct pending **at = queue_of(&p->queues, head->stream), *later = *at;
-  if (later) {
-    *at = later->next_queue;
-    head->tail->next = later;
-    head->tail = later->tail;
-  }
-  head->next_queue = p->queues;
-  p->queues = head;
-}
-
-static void put_back_and_free(struct pool *p, struct pending *queues, struct pending *done) {
+static struct pending *put_back_and_free(struct pool *p, struct link *taken) {
   uint32_t freed = 0;
-  struct pending *next;
   pool_lock(p);
-  for (; queues; queues = next) {
-    next = queues->next_queue;
-    put_queue_back(p, queues);
-  }
-  for (; done; done = done->next, freed++) oci_pool_unuse(p, done->block);
+  struct pending *done = put_back(p, taken);
+  for (struct pending *w = done; w; w = w->next, freed++) oci_pool_unuse(p, w->block);
   __atomic_sub_fetch(&p->front.pending_count, freed, __ATOMIC_RELAXED);
   uint32_t left = p->collecting - 1;
   __atomic_store_n(&p->collecting, left, __ATOMIC_RELAXED);
   if (!left) oci_lock_changed(&p->collecting);
   pool_unlock(p);
+  return done;
 }
 
 static void drop(struct pool *p, struct pending *list) {
@@ -175,15 +176,17 @@ static void drop(struct pool *p, struct pending *list) {
   }
 }
 
-void oci_pool_collect(struct pool *p) {
+static void collect(struct pool *p, uint32_t most) {
+  struct link taken;
   /* A count that is a moment old only puts the block off to the next time. */
-  if (!__atomic_load_n(&p->front.pending_count, __ATOMIC_RELAXED)) return;
-  struct pending *queues = take_queues(p);
-  if (!queues) return;
-  struct pending *done = ask_all(p, &queues);
-  put_back_and_free(p, queues, done);
-  drop(p, done);
+  if (!oci_pool_pending(p) || !take_queues(p, &taken, most)) return;
+  ask(p, &taken);
+  drop(p, put_back_and_free(p, &taken));
 }
+
+void oci_pool_collect(struct pool *p) { collect(p, UINT32_MAX); }
+
+void oci_pool_collect_some(struct pool *p) { collect(p, SOME_QUEUES); }
 
 void oci_pool_wait_for_collectors(struct pool *p) {
   while (p->collecting) oci_lock_sleep(&p->lock, &p->collecting, p->collecting);
@@ -196,11 +199,11 @@ void oci_pool_collect_all(struct pool *p) {
   pool_unlock(p);
 }
 
-void oci_pool_drop_pending(struct pool *p, struct pending *queues) {
-  struct pending *next;
-  for (; queues; queues = next) {
-    next = queues->next_queue;
-    drop(p, queues);
+void oci_pool_drop_pending(struct pool *p, struct link *queues) {
+  LINK_EACH(l, queues) {
+    struct queue *q = CONTAINER(l, struct queue, link);
+    drop(p, q->first);
+    meta_free(&p->meta, q, sizeof *q);
   }
 }
 
@@ -260,28 +263,29 @@ int oci_pool_unretire(struct pool *p, uint64_t ptr) {
   return index ? POOL_OK : not_retired(ptr);
 }
 
-static bool pend_retired(struct pool *p, struct pending *w, uint64_t ptr) {
+static int pend_retired(struct pool *p, struct pending *w, uint64_t ptr, void *stream) {
+  int status = POOL_E_NOT_OWNED;
   pool_lock(p);
   uint32_t index = take_retired(p, ptr);
   if (index) {
     w->block = index;
-    pool_block(p, index)->state = BLOCK_PENDING;   /* counted as retired either way */
-    enqueue(p, w);
-    __atomic_add_fetch(&p->front.pending_count, 1, __ATOMIC_RELAXED);
+    status = enqueue(p, w, stream) ? POOL_OK : POOL_E_HOST_NOMEM;
+    if (status) oci_pool_wait_list(p, index);
+    else pool_block(p, index)->state = BLOCK_PENDING;   /* counted as retired either way */
   }
   pool_unlock(p);
-  return index != 0;   /* w may be gone: another thread may have collected it */
+  return status;   /* w may be gone: another thread may have collected it */
 }
 
 int oci_pool_unretire_after(struct pool *p, uint64_t ptr, void *stream) {
   struct pending *w = meta_alloc(&p->meta, sizeof *w);
-  if (!w) return oci_error(POOL_E_HOST_NOMEM, "no host memory to let 0x%" PRIx64 " wait for its stream", ptr);
-  w->stream = stream;
+  if (!w) return no_memory(ptr);
   int status = p->dev.mark(p->dev.arg, stream, &w->event);
   if (status) goto no_event;
-  if (pend_retired(p, w, ptr)) return POOL_OK;
+  status = pend_retired(p, w, ptr, stream);
+  if (status == POOL_OK) return POOL_OK;
   unmark(p, w->event);
-  status = not_retired(ptr);
+  status = status == POOL_E_HOST_NOMEM ? no_memory(ptr) : not_retired(ptr);
 no_event:
   meta_free(&p->meta, w, sizeof *w);
   return status;

@@ -62,7 +62,7 @@ oc_status oci_pool_open(struct oc_model *m, const oc_model_options *opt) {
 
 /* Blocks whose stream has passed them come back first; in a capture nothing is asked. */
 static void collect(struct oc_model *m) {
-  if (!oci_in_capture()) oci_pool_collect(m->pool.core);
+  if (!oci_in_capture()) oci_pool_collect_some(m->pool.core);
 }
 
 oc_status oci_model_alloc(struct oc_model *m, size_t bytes, size_t align, enum block_class class, const char *owner,
@@ -88,16 +88,22 @@ static __attribute__((noinline)) oc_status grow(struct oc_model *m, const struct
   return st;
 }
 
-static __attribute__((noinline)) void collect_pending(struct oc_model *m) {
+static __attribute__((noinline)) void collect_pending(struct oc_model *m, void (*collects)(struct pool *p)) {
   struct task task;
   if (oci_in_capture()) return;
   if (oci_call_begin_give(m, &task, "collect")) return;
-  oci_pool_collect(m->pool.core);
+  collects(m->pool.core);
   oci_call_end(&task);
 }
 
+/* What an allocation or a free does for the others' blocks on its way: a few streams, in turn. */
 static inline void collect_in_call(struct oc_model *m) {
-  if (__builtin_expect(oci_pool_pending(m->pool.core), 0)) collect_pending(m);
+  if (__builtin_expect(oci_pool_pending(m->pool.core), 0)) collect_pending(m, oci_pool_collect_some);
+}
+
+/* For what tells how things are. */
+static void collect_all(struct oc_model *m) {
+  if (oci_pool_pending(m->pool.core)) collect_pending(m, oci_pool_collect);
 }
 
 /* Inlined into its two callers, as is all up to the pool itself: it is a third of an allocation. */
@@ -177,7 +183,7 @@ static oc_status free_on(oc_pool *p, oc_devptr ptr, oc_stream s, const char *cal
   struct oc_model *m = oci_model_of_pool(p);
   oc_status st = oci_stream_check(m, s, call);
   if (!st) st = oci_stream_name(m, s);
-  if (!st) oci_pool_collect(p->core);
+  if (!st) oci_pool_collect_some(p->core);
   return st ? st : pool_free(p, ptr, RELEASE_AFTER, s, call);
 }
 
@@ -265,7 +271,7 @@ oc_status oc_pool_get_stats(oc_pool *p, oc_pool_stats *out) {
   if (size > STRUCT_MOST) return oci_error(OC_E_INVALID, "%s: struct_size %u is no size of the figures", call, size);
   oc_status st = has_arenas(oci_model_of_pool(p), call);
   if (st) return st;
-  collect_in_call(oci_model_of_pool(p));
+  collect_all(oci_model_of_pool(p));
   struct pool_stats s;
   oci_pool_stats(p->core, &s);
   oci_pool_figures(out, &s, oci_pool_fell_back(p->core));
@@ -327,7 +333,7 @@ oc_status oc_pool_each_block(oc_pool *p, oc_block_fn fn, void *arg) {
   if (!p || !fn) return oci_error(OC_E_INVALID, "%s: a NULL argument", call);
   oc_status st = has_arenas(oci_model_of_pool(p), call);
   if (st) return st;
-  collect_in_call(oci_model_of_pool(p));
+  collect_all(oci_model_of_pool(p));
   struct listener l = {fn, arg};
   return oci_pool_walk(p->core, tell_block, &l);
 }

@@ -234,6 +234,37 @@ START_TEST(g20_streams_do_not_hold_each_other_up) {
 }
 END_TEST
 
+/* Streams by the hundred, that a driver only names: their work is never done. */
+static bool never_done(struct wrap *w, const char *entry, uint64_t arg, oc_status *answer) {
+  (void)w, (void)arg;
+  bool query = strcmp(entry, "event_query") == 0;
+  *answer = query ? OC_MISS : OC_OK;
+  return query || strcmp(entry, "capturing") == 0 || strcmp(entry, "event_record") == 0 || strcmp(entry, "synchronize") == 0;
+}
+
+static unsigned queries_of_an_allocation(unsigned streams) {
+  static struct wrap w;
+  wrap_open(&w, NULL);
+  w.hook = never_done;
+  oc_model *m = fx_model(w.outer);
+  for (uintptr_t i = 1; i <= streams; i++) ck_ok(oc_pool_free_on(oc_model_pool(m), block(m, 256), (oc_stream)(i << 12)));
+  wrap_forget(&w);
+  block(m, 256);
+  unsigned queries = wrap_calls(&w, "event_query");
+  (void)stats(m);
+  ck_assert_uint_eq(wrap_calls(&w, "event_query"), queries + streams);   /* figures ask them all */
+  ck_ok(oc_model_destroy(m));
+  wrap_close(&w);
+  return queries;
+}
+
+START_TEST(g20_an_allocation_asks_few_streams) {
+  ck_assert_uint_ge(queries_of_an_allocation(8), 1);
+  ck_assert_uint_le(queries_of_an_allocation(8), 4);
+  ck_assert_uint_eq(queries_of_an_allocation(800), queries_of_an_allocation(8));
+}
+END_TEST
+
 START_TEST(g20_a_free_on_that_fails_keeps_the_block) {
   if (!fx_can(FX_FAIL)) { fx_skip("needs failures by order"); return; }
   oc_backend *b = fx_open(NULL);
@@ -673,6 +704,7 @@ static Suite *suite(void) {
   tcase_add_test(t, g21_owned_blocks_may_be_freed);
   tcase_add_test(t, g20_free_on_waits_for_what_is_queued_now);
   tcase_add_test(t, g20_streams_do_not_hold_each_other_up);
+  tcase_add_test(t, g20_an_allocation_asks_few_streams);
   tcase_add_test(t, g20_a_free_on_that_fails_keeps_the_block);
   tcase_add_test(t, g20_without_events_a_drain_collects);
   tcase_add_test(t, g17_the_sequence_up_to_the_latch);
