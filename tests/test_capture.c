@@ -6,9 +6,8 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "tests/world.h"
 #include "tests/wrap.h"
-
-#define MiB ((size_t)1 << 20)
 
 static oc_pool_stats stats(oc_model *m) {
   oc_pool_stats s = {.struct_size = sizeof s};
@@ -544,6 +543,35 @@ START_TEST(g28_graphs_gone_waits_for_queued_work) {
 }
 END_TEST
 
+static void call_graphs_gone(void *arg) {
+  ck_ok(oc_model_graphs_gone(arg));
+}
+
+/* What a capture's free retired, and a value that a capture was handed, may be in a reader's hands too. */
+START_TEST(g28_graphs_gone_waits_for_guards) {
+  oc_backend *b = fx_open(NULL);
+  oc_model *m = fx_model(b);
+  struct guarded reader;
+  struct side other;
+  oc_devptr p = block(m, 4096), act;
+  ck_ok(oc_opcache_scratch(oc_model_opcache(m), "act", 4096, &act));
+  ck_ok(oc_opcache_scratch(oc_model_opcache(m), "act", 8192, &act));
+  ck_ok(oc_capture_enter(m, NULL));
+  ck_ok(oc_pool_free(oc_model_pool(m), p));
+  oc_capture_leave(m);
+  guarded_start(&reader);
+  side_start(&other, call_graphs_gone, m);
+  side_waits(&other);
+  ck_assert_uint_eq(stats(m).retired_bytes, 8192);
+  ck_assert_uint_ne(block(m, 4096), p);
+  guarded_end(&reader);
+  side_join(&other);
+  ck_assert_uint_eq(stats(m).retired_bytes, 0);
+  ck_ok(oc_model_destroy(m));
+  fx_close(b);
+}
+END_TEST
+
 /* ---- a capture that nobody declared ---- */
 
 START_TEST(g28_undeclared_captures) {
@@ -630,6 +658,7 @@ static Suite *suite(void) {
   tcase_add_test(t, g28_foreign_values_wait_for_the_graphs_too);
   tcase_add_test(t, g28_graphs_gone_that_fails_keeps_all);
   tcase_add_test(t, g28_graphs_gone_waits_for_queued_work);
+  tcase_add_test(t, g28_graphs_gone_waits_for_guards);
   tcase_add_test(t, g28_undeclared_captures);
   tcase_add_test(t, s26_another_models_whole_life_beside_a_capture);
   return s;

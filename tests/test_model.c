@@ -5,9 +5,8 @@
 #include <jansson.h>
 #include <string.h>
 
+#include "tests/world.h"
 #include "tests/wrap.h"
-
-#define MiB ((size_t)1 << 20)
 
 static oc_pool_stats stats(oc_model *m) {
   oc_pool_stats s = {.struct_size = sizeof s};
@@ -435,6 +434,28 @@ START_TEST(a_refused_destroy_leaves_a_working_model) {
 }
 END_TEST
 
+static void call_destroy(void *arg) {
+  ck_ok(oc_model_destroy(arg));
+}
+
+/* A guard entered after teardown, inside which a look-up may still read the model's tables. */
+START_TEST(g3_destroy_waits_for_guards) {
+  oc_backend *b = fx_open(NULL);
+  oc_model *m = fx_model(b);
+  struct guarded reader;
+  struct side other;
+  uint64_t v;
+  ck_ok(oc_model_teardown(m, NULL));
+  guarded_start(&reader);
+  side_start(&other, call_destroy, m);
+  side_waits(&other);
+  ck_status(oc_derived_get_ptr(oc_model_derived(m), OC_BF16, 1, &v), OC_E_RELEASED);   /* for the reader: it is all there */
+  guarded_end(&reader);
+  side_join(&other);
+  fx_close(b);
+}
+END_TEST
+
 static Suite *suite(void) {
   Suite *s = suite_create("model");
   TCase *t = tcase_create("model");
@@ -457,6 +478,7 @@ static Suite *suite(void) {
   tcase_add_test(t, an_adopted_module_is_looked_up_and_left_loaded);
   tcase_add_test(t, holds_are_counted_by_name);
   tcase_add_test(t, a_refused_destroy_leaves_a_working_model);
+  tcase_add_test(t, g3_destroy_waits_for_guards);
   return s;
 }
 

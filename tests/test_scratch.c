@@ -473,6 +473,31 @@ START_TEST(g22_release_gives_all_back_and_calls_miss_afresh) {
 }
 END_TEST
 
+static void call_opcache_release(void *arg) {
+  ck_ok(oc_opcache_release(arg));
+}
+
+/* A reader has what it got before the release, outgrown or not, until its guard ends. */
+START_TEST(g22_release_waits_for_guards) {
+  open_with((struct fx_options){0});
+  struct guarded reader;
+  struct side other;
+  scratch("act", 1 * MIB);
+  scratch("act", 2 * MIB);
+  guarded_start(&reader);
+  side_start(&other, call_opcache_release, c);
+  fx_until(oc_opcache_scratches(c) == 0);
+  side_waits(&other);
+  ck_assert_uint_eq(stats().live_bytes, 2 * MIB);
+  ck_assert_uint_eq(stats().retired_bytes, 1 * MIB);
+  guarded_end(&reader);
+  side_join(&other);
+  ck_assert_uint_eq(stats().live_bytes, 0);
+  ck_assert_uint_eq(stats().retired_bytes, 0);
+  close_all();
+}
+END_TEST
+
 START_TEST(g27_release_does_not_wait_inside_a_guard_or_a_capture) {
   open_with((struct fx_options){0});
   oc_devptr p = scratch("act", 4096);
@@ -1191,7 +1216,7 @@ int main(void) {
     g27_forgetting_inside_a_guard_waits_for_nobody, g33_room_in_the_map_may_go_while_a_buffer_is_made,
     g28_a_buffer_may_be_published_while_a_capture_asks, g33_a_new_tag_needs_memory,
     a_stream_that_cannot_be_marked_keeps_its_buffers_until_graphs_gone, g22_release_gives_all_back_and_calls_miss_afresh,
-    g27_release_does_not_wait_inside_a_guard_or_a_capture, g28_release_retires_what_a_capture_got,
+    g22_release_waits_for_guards, g27_release_does_not_wait_inside_a_guard_or_a_capture, g28_release_retires_what_a_capture_got,
     g28_release_beside_a_capture_keeps_the_blocks, release_that_cannot_drain_keeps_the_blocks,
     g8_what_a_release_kept_goes_back_with_its_stream, s8_growth_in_a_capture_reaches_no_driver,
     g28_a_warm_hit_is_one_while_the_buffer_grows, g17_growth_at_once_is_one_sequence, g7_growth_from_all_sides_stays_bounded,

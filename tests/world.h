@@ -4,6 +4,7 @@
  *
  * world: a backend and one model on it, with its parts at hand; owned by the test.
  * side:  a second thread that makes one blocking call, so that a test can see that it waits, and end the wait.
+ * guarded: a side inside a guard, for a call to wait for.
  */
 #ifndef TESTS_WORLD_H
 #define TESTS_WORLD_H
@@ -160,6 +161,29 @@ static inline void side_waits(struct side *s) {
 static inline void side_join(struct side *s) {
   fx_until(side_done(s));
   pthread_join(s->thread, NULL);
+}
+
+/* A side that is inside a guard until it is told to leave. */
+struct guarded {
+  struct side side;
+  int in, leave;         /* atomic */
+};
+
+static inline void guarded_main(void *arg) {
+  struct guarded *g = arg;
+  oc_guard_enter();
+  __atomic_store_n(&g->in, 1, __ATOMIC_RELEASE);
+  fx_until(__atomic_load_n(&g->leave, __ATOMIC_ACQUIRE));
+  oc_guard_leave();
+}
+static inline void guarded_start(struct guarded *g) {
+  *g = (struct guarded){0};
+  side_start(&g->side, guarded_main, g);
+  fx_until(__atomic_load_n(&g->in, __ATOMIC_ACQUIRE));
+}
+static inline void guarded_end(struct guarded *g) {
+  __atomic_store_n(&g->leave, 1, __ATOMIC_RELEASE);
+  side_join(&g->side);
 }
 
 /* The blocking calls that sides make. */
