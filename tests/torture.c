@@ -258,6 +258,10 @@ static struct loaded *lease(struct actor *a) {
   }
 }
 
+/* Every second model has nobody who waits for guards but its teardown. On the others some invalidate is mostly on its way,
+   for which teardown waits, and so for the guards: its own grace period would never be missed. */
+static bool is_quiet(const struct loaded *l) { return l->generation % 2 != 0; }
+
 static void end_lease(struct actor *a) { __atomic_store_n(&a->lease, NULL, __ATOMIC_RELEASE); }
 
 static bool leased(const struct loaded *l) {
@@ -322,6 +326,11 @@ static void act_invalidate(struct actor *a) {
   struct loaded *l = lease(a);
   unsigned i = (unsigned)roll(a, SOURCES);
   struct source *s = &l->source[i];
+  if (is_quiet(l)) {
+    end_lease(a);
+    usleep(500);
+    return;
+  }
   doing(a, "invalidating");
   pthread_mutex_lock(&s->changing);
   uint64_t version = __atomic_add_fetch(&s->version, 1, __ATOMIC_ACQ_REL);
@@ -415,7 +424,7 @@ static void act_capture(struct actor *a) {
     oc_capture_leave(l->m);
   }
   doing(a, "graphs gone");
-  if (roll(a, 4) == 0) expected(a, oc_model_graphs_gone(l->m), "graphs_gone");
+  if (!is_quiet(l) && roll(a, 4) == 0) expected(a, oc_model_graphs_gone(l->m), "graphs_gone");
   end_lease(a);
   pause_a_while(a);
 }
