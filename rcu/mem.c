@@ -206,17 +206,21 @@ static void raw_free(struct heap *h, void *p, size_t bytes) {
   else free(p);
 }
 
+static size_t process_bytes;   /* atomic: of the process heap */
+
+static size_t *bytes_of(struct heap *h) { return h ? &h->bytes : &process_bytes; }
+
 void *oci_alloc(struct heap *h, size_t bytes) {
   if (injected(bytes)) return NULL;
   void *p = raw_alloc(h, bytes ? bytes : 1);
-  if (p && h) __atomic_add_fetch(&h->bytes, bytes, __ATOMIC_RELAXED);
+  if (p) __atomic_add_fetch(bytes_of(h), bytes, __ATOMIC_RELAXED);
   return p;
 }
 
 void oci_free(struct heap *h, void *ptr, size_t bytes) {
   if (!ptr) return;
   raw_free(h, ptr, bytes ? bytes : 1);
-  if (h) __atomic_sub_fetch(&h->bytes, bytes, __ATOMIC_RELAXED);
+  __atomic_sub_fetch(bytes_of(h), bytes, __ATOMIC_RELAXED);
 }
 
 char *oci_strdup(struct heap *h, const char *s) {
@@ -253,5 +257,5 @@ void oci_heap_destroy(struct heap *h) {
 }
 
 size_t oci_heap_bytes(const struct heap *h) {
-  return __atomic_load_n(&h->bytes, __ATOMIC_RELAXED);
+  return __atomic_load_n(h ? &h->bytes : &process_bytes, __ATOMIC_RELAXED);
 }

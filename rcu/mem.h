@@ -28,7 +28,7 @@ void oci_free(struct heap *h, void *ptr, size_t bytes);
 /* A copy on h. */
 char *oci_strdup(struct heap *h, const char *s);
 void oci_strfree(struct heap *h, char *s);
-/* Bytes allocated and not freed. */
+/* Bytes allocated and not freed; NULL: of the process heap. */
 size_t oci_heap_bytes(const struct heap *h);
 
 /*
