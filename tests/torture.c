@@ -10,12 +10,16 @@
  * Healthy output: the seed, what was done (each of it more than 0), what went wrong (all 0), "torture: passed".
  *   stale      a value of another model than the one it was asked of
  *   old        a value of a source's version from before the last finished invalidate
- *   changed    a value or scratch buffer that changed while a guard held it: it was freed and used again
+ *   changed    a value or scratch buffer that changed while a guard held it, or a block that a graph still has: it was freed and
+ *              used again
+ *   early      a value whose maker's stream had not got there, after get_ptr_on and the work queued since
  *   overlap    a block of the pool whose bytes somebody else wrote
  *   twice      a `once` gate that was true for two callers, or for none
  *   refused    a call that answered what it must not
  *   unloaded   launches of functions whose module was gone;  left: blocks, modules and events at the end
- * Memory is poisoned by the device when it is new; builders and growers stamp all that they get.
+ * Memory is poisoned by the device when it is new; builders and growers stamp all that they get, and growers spoil what they
+ * free. Queued work is slow (slow_down), and writes to what its caller has let go of by then: a value after the guard, a block
+ * after free_on, a failed build's block, an outgrown scratch buffer. So whoever gets such memory too early finds it overwritten.
  */
 #include "config.h"
 
@@ -31,7 +35,9 @@
 #include "tests/simcuda/simcuda.h"
 
 #define SOURCES 24u
-#define WORDS 16u
+#define WORDS 16u          /* of a value, stamped by the CPU; then as many of 32 bits by its stream, and as many for users' work */
+#define VALUE_BYTES (WORDS * 16)
+#define PAD_BYTES ((size_t)1 << 19)
 #define THREADS_MAX 64u
 #define BLOCKS 48u
 #define KERNELS 2u
@@ -57,7 +63,7 @@ struct loaded {
 struct counts {
   uint64_t reads, misses, builds, failed, stalled, nested, races, invalidates, growths, blocks, launches, swaps, busy,
       captures, streams, orders;
-  uint64_t stale, old, changed, overlap, twice, refused;
+  uint64_t stale, old, changed, early, overlap, twice, refused;
 };
 
 struct block {
@@ -68,11 +74,13 @@ struct block {
 struct actor {
   unsigned id;
   uint64_t random;
-  oc_stream stream;
+  oc_stream stream, maker;            /* its own builds are queued on the second */
+  oc_devptr pad[2];                   /* theirs, the device's own memory, for work that takes a while */
   uint64_t named_before, named_now;   /* generations that know the stream: the newest but one, the newest */
   struct loaded *lease;               /* atomic: in use, not to be destroyed */
   const char *doing;                  /* atomic */
   struct block block[BLOCKS];
+  uint64_t retired_of;                /* the generation whose graphs have the blocks */
   struct counts n;
 };
 
@@ -117,12 +125,51 @@ static bool expected(struct actor *a, oc_status st, const char *call) {
   }
 }
 
+/* ---- queued work ---- */
+
+/* So that what is queued behind it runs when its caller has gone on. */
+static void slow_down(struct actor *a, oc_stream s, unsigned times) {
+  const oc_backend_ops *t = oc_backend_table(backend);
+  while (times--) expected(a, t->memset(oc_backend_self(backend), a->pad[s == a->maker], 1, PAD_BYTES, s), "memset");
+}
+
+/* n words of 32 bits. */
+static oc_status queue_fill(struct loaded *l, oc_stream s, oc_devptr at, uint32_t value, uint32_t n) {
+  oc_kernel k;
+  oc_status st = oc_opcache_kernel_k(l->c, &keys[1], &k);
+  if (st) return st;
+  const uint32_t one[3] = {1, 1, 1};
+  void *params[] = {&at, &value, &n};
+  const oc_backend_ops *t = oc_backend_table(backend);
+  return t->launch(oc_backend_self(backend), k, one, one, 0, s, params);
+}
+
 /* ---- values ---- */
 
 static void stamp_value(oc_devptr at, uint64_t generation, unsigned source, uint64_t version) {
   poke(at, 0, generation);
   poke(at, 1, source);
   for (unsigned i = 2; i < WORDS; i++) poke(at, i, version);
+}
+
+/* What the maker's stream writes behind it, or the maker. */
+static oc_devptr queued_part(oc_devptr at) { return at + WORDS * 8; }
+static uint32_t queued_stamp(oc_devptr at) { return (uint32_t)(peek(at, 0) * 64 + peek(at, 1) + peek(at, 2) * 4096); }
+
+static oc_status stamp_queued(struct actor *a, struct loaded *l, oc_devptr at, bool by_stream) {
+  uint32_t stamp = queued_stamp(at);
+  for (unsigned i = 0; i < WORDS / 2; i++) poke(queued_part(at), i, by_stream ? ~(uint64_t)0 : (uint64_t)stamp << 32 | stamp);
+  if (!by_stream) return OC_OK;
+  slow_down(a, a->maker, 1 + (unsigned)roll(a, 8));
+  return queue_fill(l, a->maker, queued_part(at), stamp, WORDS);
+}
+
+/* On the actor's stream, which has waited for the maker's. */
+static void check_queued(struct actor *a, oc_devptr at) {
+  uint64_t want = queued_stamp(at);
+  fx_sync(backend, a->stream);
+  for (unsigned i = 0; i < WORDS / 2; i++)
+    if (peek(queued_part(at), i) != (want << 32 | want)) { a->n.early++; return; }
 }
 
 static void check_value(struct actor *a, const struct loaded *l, oc_devptr at, unsigned source, uint64_t oldest) {
@@ -157,12 +204,14 @@ static oc_status build_ptr(oc_build *b, void *arg, uint64_t *out) {
   struct recipe *r = arg;
   oc_devptr at, unused;
   uint64_t version = __atomic_load_n(&r->l->source[r->source].version, __ATOMIC_ACQUIRE);
-  oc_status st = oc_build_alloc(b, WORDS * 8, 0, &at);
+  oc_status st = oc_build_alloc(b, VALUE_BYTES, 0, &at);
   if (!st && roll(r->a, 3) == 0) st = oc_build_alloc(b, 1 + roll(r->a, 9000), 0, &unused);
   if (st) return st;
   r->a->n.builds++;
   stamp_value(at, r->l->generation, r->source, version);
-  if (roll(r->a, 4) == 0) st = oc_build_on_stream(b, r->a->stream);
+  bool by_stream = roll(r->a, 4) == 0;
+  if (by_stream) st = oc_build_on_stream(b, r->a->maker);
+  if (!st) st = stamp_queued(r->a, r->l, at, by_stream);
   if (!st && roll(r->a, 6) == 0) {
     r->a->n.stalled++;
     pause_a_while(r->a);
@@ -204,6 +253,23 @@ static void read_one(struct actor *a, struct loaded *l, oc_devptr *seen, uint64_
   expected(a, st, "get_ptr");
 }
 
+/* A buffer is outgrown while its user's guard holds it, and while queued work is on its way to it. Its first 8 words are the
+   stream's. */
+static void outgrow(struct actor *a, struct loaded *l, oc_devptr at) {
+  enum { FIRST = 8, LAST = 64 };
+  oc_devptr larger;
+  uint64_t stamp = fx_random(&a->random);
+  for (unsigned i = FIRST; i < LAST; i++) poke(at, i, stamp + i);
+  oc_status st = oc_opcache_scratch_on_k(l->c, &act, a->stream, 4096 + roll(a, 1 << 18), &larger);
+  if (!expected(a, st, "larger scratch") || st || larger == at) return;
+  a->n.growths++;
+  slow_down(a, a->stream, 1);
+  expected(a, queue_fill(l, a->stream, at, 7, FIRST * 2), "fill");
+  pause_a_while(a);
+  for (unsigned i = FIRST; i < LAST; i++)
+    if (peek(at, i) != stamp + i) { a->n.changed++; return; }
+}
+
 static void launch(struct actor *a, struct loaded *l) {
   oc_kernel k;
   oc_devptr at;
@@ -216,6 +282,7 @@ static void launch(struct actor *a, struct loaded *l) {
   const oc_backend_ops *t = oc_backend_table(backend);
   expected(a, t->launch(oc_backend_self(backend), k, shape, shape, 0, a->stream, params), "launch");
   a->n.launches++;
+  outgrow(a, l, at);
 }
 
 static void read_inside(struct actor *a, struct loaded *l) {
@@ -304,6 +371,29 @@ static void act_read(struct actor *a) {
   end_lease(a);
 }
 
+/* A value is used by queued work that outlasts the guard: each user has a word of its own for it. */
+static void use_on_stream(struct actor *a, struct loaded *l, unsigned source) {
+  uint64_t v;
+  oc_guard_enter();
+  oc_status st = oc_derived_get_ptr_on(l->d, OC_BF16, key_of(source), a->stream, &v);
+  if (expected(a, st, "get_ptr_on") && st == OC_OK) {
+    a->n.orders++;
+    check_queued(a, v);
+    slow_down(a, a->stream, 1 + (unsigned)roll(a, 16));
+    expected(a, queue_fill(l, a->stream, queued_part(v) + WORDS * 4 + 4 * (a->id % WORDS), 7, 1), "fill");
+  }
+  oc_guard_leave();
+}
+
+/* Tables grow, and are read meanwhile. */
+static void insert_ever_new(struct actor *a, struct loaded *l) {
+  static uint64_t key = 0x10000000;   /* atomic */
+  oc_devptr at;
+  oc_status st = oc_pool_alloc(l->p, 64, 0, &at);
+  if (!expected(a, st, "alloc") || st) return;
+  expected(a, oc_derived_insert_ptr(l->d, OC_BF16, __atomic_add_fetch(&key, 64, __ATOMIC_RELAXED), at, NULL), "insert");
+}
+
 static void act_build(struct actor *a) {
   struct loaded *l = lease(a);
   struct recipe r = {a, l, (unsigned)roll(a, SOURCES), false};
@@ -313,10 +403,8 @@ static void act_build(struct actor *a) {
   if (roll(a, 3) == 0) begin_and_end(a, l, r.source);
   else expected(a, oc_derived_get_or_build_ptr(l->d, OC_BF16, key_of(r.source), build_ptr, &r, &v), "get_or_build");
   doing(a, "ordering");
-  if (roll(a, 4) == 0) {
-    a->n.orders++;
-    expected(a, oc_derived_get_ptr_on(l->d, OC_BF16, key_of((unsigned)roll(a, SOURCES)), a->stream, &v), "get_ptr_on");
-  }
+  if (roll(a, 4) == 0) use_on_stream(a, l, roll(a, 2) ? r.source : (unsigned)roll(a, SOURCES));
+  if (roll(a, 16) == 0) insert_ever_new(a, l);
   if (roll(a, 64) == 0) expected(a, oc_derived_settle(l->d), "settle");
   end_lease(a);
   pause_a_while(a);
@@ -362,6 +450,30 @@ static bool intact(struct loaded *l, const struct block *b) {
   return same;
 }
 
+/* Queued work writes to the block, and may not have when free_on returns. */
+static oc_status use_and_free(struct actor *a, struct loaded *l, struct block *b) {
+  if (oc_model_enter(l->m) == OC_OK) {
+    oc_status st = oc_model_use_stream(l->m, a->stream);   /* teardown must know of it */
+    if (!st) {
+      slow_down(a, a->stream, 1);
+      expected(a, queue_fill(l, a->stream, b->at, 7, (uint32_t)b->words * 2), "fill");
+      b->words = 0;
+    }
+    oc_model_leave(l->m);
+  }
+  oc_status st = oc_pool_free_on(l->p, b->at, a->stream);
+  if (st) fx_sync(backend, a->stream);   /* it is still ours, and may be freed in another way next time */
+  return st;
+}
+
+static oc_status free_somehow(struct actor *a, struct loaded *l, struct block *b) {
+  switch (roll(a, 24)) {
+  case 0: return use_and_free(a, l, b);
+  case 1: case 2: case 3: case 4: case 5: case 6: case 7: return oc_pool_free_on(l->p, b->at, a->stream);
+  default: return oc_pool_free(l->p, b->at);
+  }
+}
+
 static void churn(struct actor *a, struct loaded *l, struct block *b) {
   if (!b->at) {
     b->words = 1 + roll(a, roll(a, 8) ? 64 : 4096);
@@ -373,7 +485,9 @@ static void churn(struct actor *a, struct loaded *l, struct block *b) {
     return;
   }
   if (!intact(l, b)) a->n.overlap++;
-  oc_status st = roll(a, 3) ? oc_pool_free(l->p, b->at) : oc_pool_free_on(l->p, b->at, a->stream);
+  b->stamp = ~b->stamp;
+  fill(l, b);   /* spoilt for who still reads it */
+  oc_status st = free_somehow(a, l, b);
   if (st == OC_OK) b->at = 0;
   else expected(a, st, "free");
 }
@@ -405,6 +519,14 @@ static void act_grow(struct actor *a) {
   end_lease(a);
 }
 
+/* The blocks that graphs have, oldest overwritten by newest, stay as they are. */
+static void check_retired(struct actor *a, struct loaded *l) {
+  if (a->retired_of != l->generation) memset(a->block, 0, sizeof a->block);
+  a->retired_of = l->generation;
+  for (unsigned i = 0; i < BLOCKS; i++)
+    if (a->block[i].at && !intact(l, &a->block[i])) a->n.changed++;
+}
+
 /* A capture on its own stream: hits, frees that retire; now and then all graphs are gone. */
 static void act_capture(struct actor *a) {
   struct loaded *l = lease(a);
@@ -412,7 +534,11 @@ static void act_capture(struct actor *a) {
   uint64_t v;
   doing(a, "capturing");
   knows_my_stream(a, l);
+  check_retired(a, l);
+  struct block *b = &a->block[a->n.captures % BLOCKS];
   oc_status st = oc_pool_alloc(l->p, 512, 0, &at);
+  *b = (struct block){st ? 0 : at, 64, fx_random(&a->random)};
+  if (b->at) fill(l, b);
   if (expected(a, st, "alloc") && !st && oc_capture_enter(l->m, a->stream) == OC_OK) {
     a->n.captures++;
     oc_guard_enter();
@@ -424,7 +550,11 @@ static void act_capture(struct actor *a) {
     oc_capture_leave(l->m);
   }
   doing(a, "graphs gone");
-  if (!is_quiet(l) && roll(a, 4) == 0) expected(a, oc_model_graphs_gone(l->m), "graphs_gone");
+  if (!is_quiet(l) && roll(a, 4) == 0) {
+    check_retired(a, l);
+    memset(a->block, 0, sizeof a->block);
+    expected(a, oc_model_graphs_gone(l->m), "graphs_gone");
+  }
   end_lease(a);
   pause_a_while(a);
 }
@@ -537,6 +667,8 @@ static void run_all(uint64_t seed) {
   for (unsigned i = 0; i < actor_count; i++) {
     actors[i] = (struct actor){.id = i, .random = seed + i * 7919, .doing = "starting"};
     actors[i].stream = fx_stream(backend);
+    actors[i].maker = fx_stream(backend);
+    for (int k = 0; k < 2; k++) ck_ok(oc_backend_table(backend)->alloc(oc_backend_self(backend), PAD_BYTES, &actors[i].pad[k]));
   }
   current = load(&actors[0]);
   pthread_create(&watcher, NULL, watch, NULL);
@@ -548,7 +680,10 @@ static void run_all(uint64_t seed) {
   unload(&actors[0], current);
   for (unsigned i = 0; i < actor_count; i++) {
     fx_sync(backend, actors[i].stream);
+    fx_sync(backend, actors[i].maker);
     fx_stream_free(backend, actors[i].stream);
+    fx_stream_free(backend, actors[i].maker);
+    for (int k = 0; k < 2; k++) ck_ok(oc_backend_table(backend)->free(oc_backend_self(backend), actors[i].pad[k]));
   }
 }
 
@@ -559,10 +694,10 @@ static bool report(const struct counts *c, uint64_t unloaded, uint64_t left) {
          "%llu growths, %llu blocks, %llu launches, %llu captures, %llu waits for events, %llu streams, %llu swaps (%llu racing, "
          "%llu busy)\n", U(c->reads), U(c->misses), U(c->builds), U(c->failed), U(c->stalled), U(c->nested), U(c->invalidates),
          U(c->growths), U(c->blocks), U(c->launches), U(c->captures), U(c->orders), U(c->streams), U(c->swaps), U(c->races), U(c->busy));
-  printf("torture: wrong: stale %llu, old %llu, changed %llu, overlap %llu, twice %llu, refused %llu, unloaded %llu, left %llu\n",
-         U(c->stale), U(c->old), U(c->changed), U(c->overlap), U(c->twice), U(c->refused), U(unloaded), U(left));
-  bool wrong = c->stale || c->old || c->changed || c->overlap || c->twice || c->refused || unloaded || left;
-  bool idle = !c->reads || !c->builds || !c->failed || !c->invalidates || !c->growths || !c->launches || !c->swaps;
+  printf("torture: wrong: stale %llu, old %llu, changed %llu, early %llu, overlap %llu, twice %llu, refused %llu, unloaded %llu, left %llu\n",
+         U(c->stale), U(c->old), U(c->changed), U(c->early), U(c->overlap), U(c->twice), U(c->refused), U(unloaded), U(left));
+  bool wrong = c->stale || c->old || c->changed || c->early || c->overlap || c->twice || c->refused || unloaded || left;
+  bool idle = !c->reads || !c->builds || !c->failed || !c->invalidates || !c->growths || !c->launches || !c->orders || !c->swaps;
   if (idle) printf("torture: some of it was never done\n");
   printf("torture: %s\n", wrong || idle ? "FAILED" : "passed");
   return !wrong && !idle;
