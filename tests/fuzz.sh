@@ -15,8 +15,7 @@ targets=(api safetensors shapes)
 dir=$oc_root/build/fuzz
 
 build_targets() {
-  # shellcheck disable=SC2054
-  local -a args=(--enable-sanitizer=address,undefined --with-jemalloc=no --disable-shared --enable-static
+  local -a args=('--enable-sanitizer=address,undefined' --with-jemalloc=no --disable-shared --enable-static
     CC=clang CXX=clang++ 'CFLAGS=-O1 -g -fsanitize=fuzzer-no-link')
   command -v clang >/dev/null || { echo "SKIPPED: no clang; tools/deps.sh installs it"; exit 77; }
   if generated_is_old; then step "generating configure" "$dir/autogen.log" "$oc_root/autogen.sh"; fi

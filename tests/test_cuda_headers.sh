@@ -17,8 +17,7 @@ if [ -z "$include" ]; then
   exit 77
 fi
 
-# CXX may be a compiler with flags.
-# shellcheck disable=SC2086
+# shellcheck disable=SC2086 # CXX may be a compiler with flags
 if ! $CXX -std=gnu++17 -O2 -ffp-contract=off -w -I"$top_srcdir" -isystem "$include" \
   -o "$work/compare" "$top_srcdir/tests/cuda_headers.cpp" >"$work/log" 2>&1; then
   cat "$work/log"

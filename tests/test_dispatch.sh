@@ -17,7 +17,7 @@ cmp "$work/printed.c" "$top_srcdir/examples/dispatch.c" || {
   exit 1
 }
 
-# shellcheck disable=SC2086   # flags are words
+# shellcheck disable=SC2086 # flags are words
 $CC -std=c11 -Wall -Wextra -Werror ${CFLAGS-} -I"$top_srcdir" "$work/printed.c" -o "$work/dispatch" ${LDFLAGS-} \
   -L"$top_builddir/liboc/.libs" -Wl,-rpath,"$top_builddir/liboc/.libs" -loc -pthread
 timeout 120 "$work/dispatch" >"$work/out"

@@ -201,7 +201,7 @@ finally:
     thread.join()
 assert seen[1] > 0, seen
 END
-# shellcheck disable=SC2181
+# shellcheck disable=SC2181 # the command ends far above
 if [ $? -eq 0 ]; then ok; else fail "a file that changes all the time"; fi
 
 # ---- outputs that cannot be written ----
@@ -297,14 +297,14 @@ if [ -w /dev/full ]; then
   for output in "sample /dev/full" "bench --quick guard --json /dev/full" "inspect --json /dev/full sound.safetensors" \
     "run --seconds 0 --swap 0 --json /dev/full sound.safetensors" \
     "run --seconds 0 --swap 0 --trace /dev/full sound.safetensors"; do
-    # shellcheck disable=SC2086
+    # shellcheck disable=SC2086 # several words
     runs 1 timeout 60 "$octool" $output
     says "/dev/full: cannot be written: No space left on device"
   done
   if [ -c /dev/full ]; then ok; else fail "/dev/full is gone"; fi
   for output in "inspect sound.safetensors" "inspect --list sound.safetensors" "run --seconds 0 --swap 0 sound.safetensors" \
     "bench --quick guard" "top --demo --once" "--help" "--version"; do
-    # shellcheck disable=SC2086
+    # shellcheck disable=SC2086 # several words
     timeout 60 "$octool" $output >/dev/full 2>err
     if [ $? -eq 1 ]; then ok; else fail "octool $output to a full disk: exit status not 1"; fi
     : >out

@@ -47,7 +47,7 @@ int munmap(void *at, size_t bytes) {
   return (int)syscall(SYS_munmap, at, bytes);
 }
 END
-# shellcheck disable=SC2086
+# shellcheck disable=SC2086 # may be a compiler with flags
 runs 0 ${CC:?} -fPIC -shared leak.c -o leak.so -pthread
 for leak in resident mappings threads descriptors; do
   runs 1 env LD_PRELOAD="$PWD/leak.so" LEAK="$leak" "$longrun" 2 60

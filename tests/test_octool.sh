@@ -36,7 +36,7 @@ run 2 run --json
 says "option '--json' needs an argument"
 for bad in "--threads 0" "--threads x" "--swap -1" "--seconds inf" "--seconds -1" "--derive bf16,fp9" "--derive ," \
   "--inject frost"; do
-  # shellcheck disable=SC2086
+  # shellcheck disable=SC2086 # an option and its value
   run 2 run $bad f
   says "${bad% *}: '${bad#* }'"
 done
@@ -319,7 +319,7 @@ for word in (b"loading", b"deriving", b"verifying", b"serving", b"[", b"%"):
     assert word in seen, (word, seen)
 assert p.wait() == 0
 EOF
-# shellcheck disable=SC2181
+# shellcheck disable=SC2181 # the command ends far above
 if [ $? -eq 0 ]; then ok; else fail "no progress bar on a terminal"; fi
 
 finish

@@ -28,7 +28,7 @@ readelf -nW "$so" | awk '
   /Name:/ { name = $2 }
   /Arguments:/ { if (provider == "liboc") print name, NF - 1 }' | sort -u >"$work/built"
 # | `name` | when | a, b (x, y), c | : commas outside parentheses separate arguments.
-# shellcheck disable=SC2016
+# shellcheck disable=SC2016 # the page's own quotes
 sed -n 's/^| `\([a-z_]*\)` | .* | \(.*\) |$/\1|\2/p' "$doc" | sed 's/([^)]*)//g' |
   awk -F'|' '{ print $1, split($2, unused, ",") }' | sort -u >"$work/documented"
 [ "$(wc -l <"$work/documented")" -ge 10 ] || fail "doc/probes.md lists $(wc -l <"$work/documented") probes"

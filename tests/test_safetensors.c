@@ -334,7 +334,7 @@ START_TEST(quoting_never_overruns)
   for (size_t n = 0; n < sizeof name; n++)
     for (int flavour = 0; flavour < 3; flavour++) {
       for (size_t i = 0; i < n; i++)
-        name[i] = flavour == 0 ? 'a' : flavour == 1 ? '\n' : i % 2 ? '\xa4' : '\xc3';   // NOLINT(bugprone-narrowing-conversions)
+        name[i] = flavour == 0 ? 'a' : flavour == 1 ? '\n' : i % 2 ? '\xa4' : '\xc3';   // NOLINT(bugprone-narrowing-conversions): bytes
       name[n] = '\0';
       ck_assert_uint_lt(strlen(oct_quote(&q, name)), sizeof q.text);
     }

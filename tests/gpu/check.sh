@@ -75,7 +75,7 @@ prepare_driver() {
 
 # programs LIST...: what those lists of tests/Makefile.am name.
 programs() {
-  # shellcheck disable=SC2016
+  # shellcheck disable=SC2016 # for make to expand
   env -u MAKEFLAGS -u MFLAGS make -s --no-print-directory -C "$build_dir/tests" --eval="print-programs: ; @echo $(printf '$(%s) ' "$@")" print-programs
 }
 
