@@ -11,6 +11,7 @@ set -euo pipefail
 . "$(dirname "$0")/../tools/common.sh"
 
 main() {
+  if [ $# -gt 1 ] || [ "${1:---list}" != --list ]; then die "what is '$*'? --list, or nothing"; fi
   local dir=$oc_root/build/coverage rc=0
   command -v gcov >/dev/null || {
     say "gcov is not installed: nothing was looked at"

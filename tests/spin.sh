@@ -29,6 +29,10 @@ check() {
   fi
 }
 
+[[ $# -le 1 && ${1:-3} =~ ^[1-9]$ ]] || {
+  echo "spin: how many threads? 1 to 9; 3 without a number" >&2
+  exit 2
+}
 command -v spin >/dev/null || {
   echo "spin: not installed (tools/deps.sh installs it): nothing checked"
   exit 77

@@ -30,6 +30,8 @@ main() {
     ;;
   *) die "unknown sanitizer '$sanitizer': none, address,undefined or thread" ;;
   esac
+  [[ ${2:-60} =~ ^[1-9][0-9]{0,5}$ ]] || die "how many seconds? '$2' is no count from 1 to 999999"
+  [[ ${3:-4} =~ ^[1-9][0-9]?$ ]] || die "how many readers? '$3' is no count from 1 to 99"
   export LIBOC_TORTURE_SECONDS=${2:-60} LIBOC_TORTURE_THREADS=${3:-4}
 
   build "$dir" "${args[@]}"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # tests/figures.sh fails where a figure got worse: logs that say what the doc says pass; with one row changed, or gone, they do
-# not, and the row is named. --write puts new rows into a copy of the tree's doc.
+# not, and the row is named. Wrong words to the runs are refused. --write puts new rows into a copy of the tree's doc.
 set -u
 # shellcheck source=tests/checks.sh
 . "$(dirname "$0")/checks.sh"
@@ -88,4 +88,21 @@ says "no figure in the logs in logs"
 runs 2 tree/tests/figures.sh nowhere
 says "which folder has the logs?"
 
+# The runs themselves say at once what they do not know, before they build anything or never end.
+# refused STATUS WORDS SCRIPT ARGUMENT...
+refused() {
+  local status=$1 words=$2 script=$3
+  shift 3
+  runs "$status" timeout 20 "$top_srcdir/tests/$script" "$@"
+  says "$words"
+}
+refused 2 "how many threads? 1 to 9" spin.sh abc
+refused 2 "how many threads? 1 to 9" spin.sh 0
+refused 1 "'abc' is no count from 1 to 999999" stress.sh none abc
+refused 1 "'0' is no count from 1 to 999999" stress.sh none 0
+refused 1 "'x' is no count from 1 to 99" stress.sh none 5 x
+refused 1 "what is '--help'? --list, or nothing" coverage.sh --help
+refused 1 "how many seconds for each target?" fuzz.sh x
+refused 2 "'nosuch' is no fault" bite.sh nosuch
+refused 1 "unknown tool 'nosuch'" static.sh nosuch
 finish
