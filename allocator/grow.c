@@ -205,9 +205,10 @@ static void make_room(struct pool *p) {
 }
 
 void oci_pool_trim(struct pool *p) {
-  pthread_mutex_lock(&p->growing);
+  struct log_held lines;
+  pool_growing_lock(p, &lines);
   make_room(p);
-  pthread_mutex_unlock(&p->growing);
+  pool_growing_unlock(p, &lines);
 }
 
 static int carve_again(struct pool *p, const struct growth *g) {

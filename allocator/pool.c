@@ -67,9 +67,10 @@ static int free_arena(struct pool *p, const struct arena *a, int before) {
 /* status POOL_E_DEVICE_LOST: the driver is not called. */
 static void release_arenas(struct pool *p, int status,
                            void (*each)(void *arg, const struct pool_arena_info *a, int status), void *arg) {
+  struct log_held lines;
   struct link queues;
   link_init(&queues);
-  pthread_mutex_lock(&p->growing);
+  pool_growing_lock(p, &lines);
   pool_lock(p);
   /* A collector works on queues that it took out; it must not come back with blocks that are gone. */
   oci_pool_wait_for_collectors(p);
@@ -83,7 +84,7 @@ static void release_arenas(struct pool *p, int status,
     if (each) each(arg, &info, status);
     oci_arena_forget(&p->sub, a);
   }
-  pthread_mutex_unlock(&p->growing);
+  pool_growing_unlock(p, &lines);
 }
 
 void oci_pool_release_arenas(struct pool *p, void (*each)(void *arg, const struct pool_arena_info *a, int status),
@@ -185,13 +186,14 @@ int oci_pool_try_alloc(struct pool *p, const struct pool_request *r, uint64_t *o
 }
 
 static __attribute__((noinline)) int alloc_growing(struct pool *p, const struct pool_request *r, uint64_t *out) {
+  struct log_held lines;
   struct order o;
   oci_pool_collect(p);   /* of every stream: the room may be there */
-  pthread_mutex_lock(&p->growing);
+  pool_growing_lock(p, &lines);
   /* Another thread may have grown the pool while this one waited. */
   int status = try_order(p, r, &o, out);
   if (status == POOL_MISS) status = oci_pool_grow(p, &o, out);   /* words its failures, with the driver's */
-  pthread_mutex_unlock(&p->growing);
+  pool_growing_unlock(p, &lines);
   return status;
 }
 
@@ -208,8 +210,9 @@ static bool takes_requests(struct pool *p) {
 }
 
 int oci_pool_reserve(struct pool *p, size_t bytes) {
+  struct log_held lines;
   int status = POOL_OK;
-  pthread_mutex_lock(&p->growing);
+  pool_growing_lock(p, &lines);
   if (bytes && !takes_requests(p)) status = released();
   while (bytes && !status) {
     uint64_t part = bytes < BLOCK_MOST ? bytes : BLOCK_MOST;
@@ -217,7 +220,7 @@ int oci_pool_reserve(struct pool *p, size_t bytes) {
     status = oci_pool_grow(p, &o, NULL);
     bytes -= part;
   }
-  pthread_mutex_unlock(&p->growing);
+  pool_growing_unlock(p, &lines);
   return status;
 }
 

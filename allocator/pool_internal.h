@@ -20,6 +20,7 @@
 #include "allocator/pool.h"
 #include "allocator/ranges.h"
 #include "allocator/suballoc.h"
+#include "rcu/error.h"
 #include "rcu/hash.h"
 #include "rcu/list.h"
 #include "rcu/lock.h"
@@ -130,6 +131,16 @@ static inline void pool_unlock(struct pool *p) {
   /* All that changes, changes under the lock: so what is shown is true whenever it is free. */
   if (__builtin_expect(p->shown != NULL, 0)) oci_pool_show_now(p);
   lock_leave(&p->lock);
+}
+
+/* Log lines come out once growing is free: what they call may need it. */
+static inline void pool_growing_lock(struct pool *p, struct log_held *lines) {
+  pthread_mutex_lock(&p->growing);
+  oci_log_hold(lines);
+}
+static inline void pool_growing_unlock(struct pool *p, struct log_held *lines) {
+  pthread_mutex_unlock(&p->growing);
+  oci_log_let_go(lines);
 }
 
 /* What a free found, to be worded without the lock. */

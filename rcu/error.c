@@ -99,19 +99,53 @@ static void keep_one_line(char *line) {
     if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
 }
 
-void oci_log(enum oci_log_level level, const char *fmt, ...) {
+static void out(int level, const char *line) {
   pthread_mutex_lock(&log_lock);
   oci_log_fn fn = log_fn;
   void *arg = log_arg;
   pthread_mutex_unlock(&log_lock);
-  if (!fn) return;
+  if (fn) fn(arg, level, line);
+}
+
+static void keep(struct log_held *h, int level, const char *line) {
+  if (h->count < LOG_HELD_LINES) {
+    h->level[h->count] = level;
+    snprintf(h->line[h->count], LOG_HELD_BYTES, "%.*s", (int)LOG_HELD_BYTES - 1, line);
+  }
+  h->count++;
+}
+
+void oci_log(enum oci_log_level level, const char *fmt, ...) {
   char line[TEXT_BYTES];
   va_list ap;
   va_start(ap, fmt);
   vsnprintf(line, sizeof line, fmt, ap);
   va_end(ap);
   keep_one_line(line);
-  fn(arg, (int)level, line);
+  if (oci_self.log) keep(oci_self.log, (int)level, line);
+  else out((int)level, line);
+}
+
+void oci_log_hold(struct log_held *h) {
+  h->count = 0;
+  if (!oci_self.log) oci_self.log = h;
+}
+
+static void all_out(const struct log_held *h) {
+  unsigned kept = h->count < LOG_HELD_LINES ? h->count : LOG_HELD_LINES;
+  for (unsigned i = 0; i < kept; i++) out(h->level[i], h->line[i]);
+  if (h->count > kept) oci_log(OCI_LOG_WARNING, "%u more lines after these", h->count - kept);
+}
+
+/* What the callback calls may fail, and word that. */
+void oci_log_let_go(struct log_held *h) {
+  char words[TEXT_BYTES];
+  if (oci_self.log == h) oci_self.log = NULL;
+  if (!h->count) return;
+  snprintf(words, sizeof words, "%s", oci_error_text());
+  uint32_t failures = oci_error_count();
+  all_out(h);
+  if (oci_error_count() != failures) (void)oci_error(0, "%s", words);
 }
 
 void oci_log_fork(enum oci_fork_step step) {

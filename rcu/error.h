@@ -28,6 +28,22 @@ typedef void (*oci_log_fn)(void *arg, int level, const char *line);
 void oci_set_log(oci_log_fn fn, void *arg);
 void oci_log(enum oci_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/*
+ * log_held: log lines of one thread that come out once it has left a lock that the callback's calls could need; in the
+ *           frame of who holds the lock. Lines past the first few are only counted.
+ */
+#define LOG_HELD_LINES 4u
+#define LOG_HELD_BYTES 800u
+struct log_held {
+  unsigned count;
+  int level[LOG_HELD_LINES];
+  char line[LOG_HELD_LINES][LOG_HELD_BYTES];
+};
+/* From now on this thread's lines stay in h; where they stay somewhere already, they go on to. */
+void oci_log_hold(struct log_held *h);
+/* Out with those in h. The thread's last error is afterwards what it was. */
+void oci_log_let_go(struct log_held *h);
+
 /* Around fork(): a lock of ours that another thread holds would stay locked in the child. */
 enum oci_fork_step { OCI_FORK_PREPARE, OCI_FORK_PARENT, OCI_FORK_CHILD };
 void oci_log_fork(enum oci_fork_step step);

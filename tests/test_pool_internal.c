@@ -500,6 +500,60 @@ START_TEST(external_memory_that_was_not_forgotten) {
 }
 END_TEST
 
+/* A line is logged when no lock is held that a call could need: the callback may call anything, and its failures are not
+   the caller's. */
+static unsigned lines;
+
+static void log_and_call(void *arg, int level, const char *line) {
+  uint64_t ptr;
+  (void)arg, (void)level;
+  lines++;
+  snprintf(logged, sizeof logged, "%s", line);
+  (void)stats();
+  oci_pool_trim(pool);
+  ck_assert_int_eq(try_get(0, 0, BLOCK_USER, &ptr), POOL_E_INVALID);
+  ck_assert(said("a block of 0 bytes"));
+}
+
+START_TEST(a_log_callback_may_call) {
+  uint64_t ptr;
+  again(true, true, (struct pool_options){0});
+  oci_set_log(log_and_call, NULL);
+  ck_assert_int_eq(oci_pool_note_external(pool, dev.next + MIB, 100, "x", NULL), POOL_OK);
+  get(1);
+  ck_assert_uint_eq(lines, 1);
+  ck_assert_msg(strstr(logged, "overlaps external memory"), "%s", logged);
+  dev.capacity = dev.used;
+  dev.managed_capacity = 64 * MIB;
+  get(60 * MIB);
+  get(60 * MIB);
+  ck_assert_uint_eq(lines, 2);
+  ck_assert_msg(strstr(logged, "device memory is out"), "%s", logged);
+  dev.managed_capacity = 1;
+  ck_assert_int_eq(try_get(60 * MIB, 0, BLOCK_USER, &ptr), POOL_E_DEVICE_NOMEM);
+  ck_assert_uint_eq(lines, 2);
+  oci_set_log(NULL, NULL);
+}
+END_TEST
+
+/* Lines past the first few are counted. The failure's own words come back. */
+START_TEST(many_arenas_that_the_driver_keeps) {
+  uint64_t ptr, at[6];
+  again(false, true, (struct pool_options){.arena_max = 64 * MIB});
+  for (int i = 0; i < 6; i++) at[i] = get(60 * MIB);
+  for (int i = 0; i < 6; i++) put(at[i]);
+  dev.capacity = 1;
+  dev.free_fails = -40;
+  oci_set_log(log_and_call, NULL);
+  lines = 0;
+  ck_assert_int_eq(try_get(80 * MIB, 0, BLOCK_USER, &ptr), POOL_E_DEVICE_NOMEM);
+  ck_assert_msg(said("no memory for a block"), "%s", oci_error_text());
+  ck_assert_uint_eq(lines, LOG_HELD_LINES + 1);
+  ck_assert_str_eq(logged, "2 more lines after these");
+  oci_set_log(NULL, NULL);
+}
+END_TEST
+
 START_TEST(an_arena_that_the_driver_keeps_is_out_of_use) {
   uint64_t ptr;
   again(false, true, (struct pool_options){0});
@@ -1642,7 +1696,7 @@ int main(void) {
       g17_a_smaller_arena_at_an_odd_base,
       g17_the_limit_stops_at_2_mib, g17_the_latch, g17_managed_arenas_go_back, g17_a_latch_by_hand, g17_both_kinds_out, g17_too_large_for_both_kinds, s15_managed_is_forbidden_or_not_there,
       s14_managed_is_unsupported_after_all, s28_any_other_error_changes_nothing, g17_a_driver_that_answers_nothing,
-      an_arena_that_the_driver_keeps_is_out_of_use, g17_pending_blocks_make_room,
+      an_arena_that_the_driver_keeps_is_out_of_use, a_log_callback_may_call, many_arenas_that_the_driver_keeps, g17_pending_blocks_make_room,
       g17_pending_blocks_make_room_where_they_are, g17_what_has_passed_spares_an_arena, g17_retired_blocks_keep_their_arena);
   ADD(s, "frees", g21_frees_that_are_refused, tracked_blocks_are_told, a_block_changes_hands, g20_pending_until_its_event,
       g20_a_failed_mark_or_query_loses_nothing, g20_without_events_blocks_are_held,
