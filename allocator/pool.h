@@ -108,10 +108,13 @@ enum pool_release {
    RETIRE need no memory and call no driver. */
 int oci_pool_free(struct pool *p, uint64_t ptr, unsigned classes, enum pool_release how, void *stream,
                   bool tracked_too);
-/* A retired block goes back by itself: the caller knows that nothing uses it. POOL_E_NOT_OWNED if it is not retired. */
-int oci_pool_unretire(struct pool *p, uint64_t ptr);
+/* How often the retired blocks were taken so far. */
+uint64_t oci_pool_takes(const struct pool *p);
+/* A retired block goes back by itself: the caller knows that nothing uses it, and that it was retired when oci_pool_takes
+   was `takes`. POOL_E_NOT_OWNED if it is not retired, or if they were taken since: whose it is then is not known. */
+int oci_pool_unretire(struct pool *p, uint64_t ptr, uint64_t takes);
 /* The same once what is queued on the stream now is done; on a device with events. A failure changes nothing. */
-int oci_pool_unretire_after(struct pool *p, uint64_t ptr, void *stream);
+int oci_pool_unretire_after(struct pool *p, uint64_t ptr, void *stream, uint64_t takes);
 /* Where a pool begins: what every call looks at before it does anything. */
 struct pool_front {
   uint32_t pending_count;   /* atomic: blocks PENDING; read without the lock to see that there is nothing to do */

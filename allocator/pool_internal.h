@@ -62,6 +62,7 @@ struct pool {
   struct table by_stream;        /* all queues */
   struct waiting held, retired;
   uint32_t taken;                /* HELD and RETIRED blocks in batches */
+  uint64_t takes;                /* atomic to read: times that RETIRED ones were taken */
   uint32_t collecting;           /* threads that have taken queues out; slept for (oci_lock_sleep) */
   bool stopped, released;
   bool untracked;                /* no block or range counts as tracked any more */

@@ -244,8 +244,9 @@ static bool leave_list(struct pool *p, struct waiting *w, uint32_t index) {
   return true;
 }
 
-/* The retired block that starts there, off its list; 0: there is none. */
-static uint32_t take_retired(struct pool *p, uint64_t ptr) {
+/* The retired block that starts there, and has since then, off its list; 0: there is none. */
+static uint32_t take_retired(struct pool *p, uint64_t ptr, uint64_t takes) {
+  if (p->takes != takes) return 0;
   struct verdict v = oci_pool_judge(p, ptr, ~0u, true);
   bool retired = v.index && v.start == ptr && v.state == BLOCK_RETIRED && leave_list(p, &p->retired, v.index);
   return retired ? v.index : 0;
@@ -255,18 +256,18 @@ static int not_retired(uint64_t ptr) {
   return oci_error(POOL_E_NOT_OWNED, "0x%" PRIx64 " is no retired block", ptr);
 }
 
-int oci_pool_unretire(struct pool *p, uint64_t ptr) {
+int oci_pool_unretire(struct pool *p, uint64_t ptr, uint64_t takes) {
   pool_lock(p);
-  uint32_t index = take_retired(p, ptr);
+  uint32_t index = take_retired(p, ptr, takes);
   if (index) oci_pool_unuse(p, index);
   pool_unlock(p);
   return index ? POOL_OK : not_retired(ptr);
 }
 
-static int pend_retired(struct pool *p, struct pending *w, uint64_t ptr, void *stream) {
+static int pend_retired(struct pool *p, struct pending *w, uint64_t ptr, void *stream, uint64_t takes) {
   int status = POOL_E_NOT_OWNED;
   pool_lock(p);
-  uint32_t index = take_retired(p, ptr);
+  uint32_t index = take_retired(p, ptr, takes);
   if (index) {
     w->block = index;
     status = enqueue(p, w, stream) ? POOL_OK : POOL_E_HOST_NOMEM;
@@ -277,18 +278,22 @@ static int pend_retired(struct pool *p, struct pending *w, uint64_t ptr, void *s
   return status;   /* w may be gone: another thread may have collected it */
 }
 
-int oci_pool_unretire_after(struct pool *p, uint64_t ptr, void *stream) {
+int oci_pool_unretire_after(struct pool *p, uint64_t ptr, void *stream, uint64_t takes) {
   struct pending *w = meta_alloc(&p->meta, sizeof *w);
   if (!w) return no_memory(ptr);
   int status = p->dev.mark(p->dev.arg, stream, &w->event);
   if (status) goto no_event;
-  status = pend_retired(p, w, ptr, stream);
+  status = pend_retired(p, w, ptr, stream, takes);
   if (status == POOL_OK) return POOL_OK;
   unmark(p, w->event);
   status = status == POOL_E_HOST_NOMEM ? no_memory(ptr) : not_retired(ptr);
 no_event:
   meta_free(&p->meta, w, sizeof *w);
   return status;
+}
+
+uint64_t oci_pool_takes(const struct pool *p) {
+  return __atomic_load_n(&p->takes, __ATOMIC_RELAXED);
 }
 
 static void take(struct pool *p, struct waiting *w, struct pool_batch *b) {
@@ -303,7 +308,10 @@ static void take(struct pool *p, struct waiting *w, struct pool_batch *b) {
 struct pool_batch oci_pool_take(struct pool *p, unsigned what) {
   struct pool_batch b = {0, 0};
   pool_lock(p);
-  if (what & POOL_TAKE_RETIRED) take(p, &p->retired, &b);
+  if (what & POOL_TAKE_RETIRED) {
+    take(p, &p->retired, &b);
+    __atomic_store_n(&p->takes, p->takes + 1, __ATOMIC_RELAXED);
+  }
   if (what & POOL_TAKE_HELD) take(p, &p->held, &b);
   pool_unlock(p);
   return b;

@@ -112,8 +112,7 @@ static oc_status next_epoch(struct oc_model *m, uint64_t entered) {
   return same ? OC_OK : oci_error(OC_E_BUSY, "oc_model_graphs_gone: a capture was entered meanwhile on model %s", m->name);
 }
 
-static oc_status wait_for_users(struct oc_model *m) {
-  oci_sight_guard_sync(m);
+static oc_status wait_for_streams(struct oc_model *m) {
   bool left_out = false;
   oc_status st = oci_streams_drain(m, &left_out);
   if (!st && left_out) st = oci_error(OC_E_BUSY, "oc_model_graphs_gone: a capture was entered meanwhile");
@@ -122,18 +121,19 @@ static oc_status wait_for_users(struct oc_model *m) {
 
 /* What is retired now goes back after the waits; what is retired meanwhile is not among it. */
 static oc_status give_retired_back(struct oc_model *m, uint64_t entered) {
-  struct pool_batch blocks = oci_pool_take(m->pool.core, POOL_TAKE_RETIRED);
+  struct scratch_cut scratch;
+  struct pool_batch blocks = oci_scratch_cut_retired(&m->opcache, &scratch);
   struct link foreign;
   link_init(&foreign);
   oci_derived_take_retired(&m->derived, &foreign);
-  struct scratch_cut scratch;
-  oci_scratch_cut(&m->opcache, &scratch);
   oc_status st = next_epoch(m, entered);
-  if (!st) st = wait_for_users(m);
-  oci_scratch_cut_end(&m->opcache, &scratch, st == OC_OK);
-  oc_status foreign_st = oci_derived_graphs_gone(&m->derived, &foreign, st == OC_OK);
+  oci_sight_guard_sync(m);   /* the cut needs it in any case */
+  if (!st) st = wait_for_streams(m);
+  /* before the records of scratch, which stand for retired blocks */
   if (st) oci_pool_put_back(m->pool.core, &blocks);
   else oci_pool_give_back(m->pool.core, &blocks);
+  oci_scratch_cut_end(&m->opcache, &scratch, st == OC_OK);
+  oc_status foreign_st = oci_derived_graphs_gone(&m->derived, &foreign, st == OC_OK);
   return st ? st : foreign_st;
 }
 

@@ -18,6 +18,7 @@
 
 #include <pthread.h>
 
+#include "allocator/pool.h"
 #include "liboc/oc.h"
 #include "rcu/dense.h"
 #include "rcu/list.h"
@@ -102,8 +103,11 @@ void oci_scratch_forget_stream(struct oc_opcache *c, oc_stream s);
    the outgrown blocks back (else they stay retired). */
 struct scratch_cut {
   struct link limbo, outgrown;
+  uint64_t takes;             /* of the pool's retired blocks, when it was made: see scratch.c */
 };
 void oci_scratch_cut(struct oc_opcache *c, struct scratch_cut *cut);
+/* The same, and the pool's retired blocks: those of the cut's outgrown buffers are among them. */
+struct pool_batch oci_scratch_cut_retired(struct oc_opcache *c, struct scratch_cut *cut);
 void oci_scratch_cut_end(struct oc_opcache *c, struct scratch_cut *cut, bool outgrown_freed);
 /* Live buffers and their bytes. */
 void oci_scratch_figures(struct oc_opcache *c, size_t *count, uint64_t *bytes);

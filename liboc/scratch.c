@@ -1,5 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Scratch: device buffers by tag, or by tag and stream; grow-only (G7, G8). */
+/*
+ * Scratch: device buffers by tag, or by tag and stream; grow-only (G7, G8).
+ *
+ * The race: forget_stream or release has records of outgrown buffers in hand, and graphs_gone gives their blocks back, for it
+ * takes all that the pool has retired. So it takes those and the records' list in one step, under the lock; whoever has
+ * records in hand has noted how often that was done before, and lets go of them if it was done again.
+ */
 #include "config.h"
 
 #include <stdio.h>
@@ -325,6 +331,10 @@ static bool held_by_graph(const struct oc_model *m, const struct scratch *s) {
   return __atomic_load_n(&s->captured, __ATOMIC_RELAXED) == __atomic_load_n(&m->graph_epoch, __ATOMIC_RELAXED);
 }
 
+static uint64_t takes(struct oc_opcache *c) {
+  return oci_pool_takes(oci_model_of_opcache(c)->pool.core);
+}
+
 static void unpublish(struct oc_opcache *c, struct scratch *s, struct link *out) {
   if (s->on_stream) oci_map_drop(&s->tag->on_stream, oci_stream_key(s->stream));
   else __atomic_store_n(&s->tag->plain, NULL, __ATOMIC_RELEASE);
@@ -362,19 +372,32 @@ static void cut_limbo(struct oc_opcache *c, struct link *limbo) {
   __atomic_store_n(&c->limbo_count, 0, __ATOMIC_RELAXED);   /* recycle_limbo looks without the lock */
 }
 
-void oci_scratch_cut(struct oc_opcache *c, struct scratch_cut *cut) {
+static void cut_locked(struct oc_opcache *c, struct scratch_cut *cut) {
   link_init(&cut->outgrown);
-  pthread_mutex_lock(&c->lock);
+  cut->takes = takes(c);
   cut_limbo(c, &cut->limbo);
   outgrown_leave(c);
   link_splice(&cut->outgrown, &c->outgrown);
+}
+
+void oci_scratch_cut(struct oc_opcache *c, struct scratch_cut *cut) {
+  pthread_mutex_lock(&c->lock);
+  cut_locked(c, cut);
   pthread_mutex_unlock(&c->lock);
+}
+
+struct pool_batch oci_scratch_cut_retired(struct oc_opcache *c, struct scratch_cut *cut) {
+  pthread_mutex_lock(&c->lock);
+  struct pool_batch blocks = oci_pool_take(oci_model_of_opcache(c)->pool.core, POOL_TAKE_RETIRED);
+  cut_locked(c, cut);
+  pthread_mutex_unlock(&c->lock);
+  return blocks;
 }
 
 void oci_scratch_cut_end(struct oc_opcache *c, struct scratch_cut *cut, bool outgrown_freed) {
   pthread_mutex_lock(&c->lock);
   link_splice(&c->idle, &cut->limbo);
-  if (outgrown_freed) link_splice(&c->idle, &cut->outgrown);
+  if (outgrown_freed || takes(c) != cut->takes) link_splice(&c->idle, &cut->outgrown);
   else outgrown_return(c, &cut->outgrown);
   pthread_mutex_unlock(&c->lock);
 }
@@ -384,7 +407,7 @@ static void free_outgrown(struct oc_model *m, struct scratch_cut *cut) {
   LINK_EACH(l, &cut->outgrown) {
     struct scratch *s = CONTAINER(l, struct scratch, link);
     if (held_by_graph(m, s)) continue;
-    (void)oci_pool_unretire(m->pool.core, s->ptr);
+    (void)oci_pool_unretire(m->pool.core, s->ptr, cut->takes);
     link_move_tail(&cut->limbo, l);
   }
 }
@@ -436,6 +459,7 @@ struct forget_call {
   oc_stream stream;
   struct link gone;       /* published until now */
   struct link outgrown;   /* before that, and in no graph */
+  uint64_t takes;         /* when those were taken off their list */
 };
 
 static void forget_one(struct forget_call *f, struct scratch *s) {
@@ -447,6 +471,7 @@ static void forget_one(struct forget_call *f, struct scratch *s) {
 
 static void forget_locked(struct forget_call *f) {
   struct stream_scratch *of = stream_find(f->c, f->stream);
+  f->takes = takes(f->c);
   if (!of) return;
   LINK_EACH(l, &of->scratches) forget_one(f, CONTAINER(l, struct scratch, in_stream));
   drop_if_empty(f->c, of);
@@ -462,9 +487,9 @@ static void free_after(struct oc_model *m, const struct scratch *s, oc_stream st
 }
 
 /* The same for one that is retired already. */
-static bool unretire_after(struct oc_model *m, const struct scratch *s, oc_stream stream) {
-  if (!oci_dev_has_events(m->backend)) return oci_pool_unretire(m->pool.core, s->ptr) == POOL_OK;
-  return oci_pool_unretire_after(m->pool.core, s->ptr, stream) == POOL_OK;
+static bool unretire_after(struct oc_model *m, const struct scratch *s, const struct forget_call *f) {
+  if (!oci_dev_has_events(m->backend)) return oci_pool_unretire(m->pool.core, s->ptr, f->takes) == POOL_OK;
+  return oci_pool_unretire_after(m->pool.core, s->ptr, f->stream, f->takes) == POOL_OK;
 }
 
 /* All blocks of the stream; the records that have none any more are counted. */
@@ -475,7 +500,7 @@ static size_t free_forgotten(struct oc_model *m, struct forget_call *f) {
     n++;
   }
   LINK_EACH(o, &f->outgrown) {
-    if (!unretire_after(m, CONTAINER(o, struct scratch, link), f->stream)) continue;
+    if (!unretire_after(m, CONTAINER(o, struct scratch, link), f)) continue;
     link_move_tail(&f->gone, o);
     n++;
   }
@@ -506,7 +531,7 @@ void oci_scratch_forget_stream(struct oc_opcache *c, oc_stream s) {
   size_t n = free_forgotten(m, &f);
   pthread_mutex_lock(&c->lock);
   link_splice(&c->limbo, &f.gone);
-  link_splice(&c->outgrown, &f.outgrown);
+  link_splice(takes(c) == f.takes ? &c->outgrown : &c->limbo, &f.outgrown);
   __atomic_store_n(&c->limbo_count, c->limbo_count + n, __ATOMIC_RELAXED);
   pthread_mutex_unlock(&c->lock);
   recycle_limbo(c);

@@ -224,7 +224,7 @@ static void op_unretire(struct run *r) {
   uint64_t ptr = some_address(r);
   struct item *item = item_at(r, ptr);
   bool should = item && item->state == RETIRED && item->start == ptr;
-  MUST(r, oci_pool_unretire(r->pool, ptr) == (should ? POOL_OK : POOL_E_NOT_OWNED));
+  MUST(r, oci_pool_unretire(r->pool, ptr, oci_pool_takes(r->pool)) == (should ? POOL_OK : POOL_E_NOT_OWNED));
   if (should) drop(r, item);
 }
 

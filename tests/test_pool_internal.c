@@ -687,14 +687,14 @@ START_TEST(g20_without_events_blocks_are_held) {
   check();
   struct pool_batch both = oci_pool_take(pool, POOL_TAKE_HELD | POOL_TAKE_RETIRED);
   ck_assert_uint_eq(both.count, 1);
-  ck_assert_int_eq(oci_pool_unretire(pool, b), POOL_E_NOT_OWNED);   /* in a batch */
+  ck_assert_int_eq(oci_pool_unretire(pool, b, oci_pool_takes(pool)), POOL_E_NOT_OWNED);   /* in a batch */
   oci_pool_put_back(pool, &both);
   ck_assert_uint_eq(both.count, 0);
   check();
   oci_pool_give_back(pool, &held);
   ck_assert_uint_eq(stats().retired_bytes, MIB);
-  ck_assert_int_eq(oci_pool_unretire(pool, c), POOL_E_NOT_OWNED);
-  ck_assert_int_eq(oci_pool_unretire(pool, b), POOL_OK);
+  ck_assert_int_eq(oci_pool_unretire(pool, c, oci_pool_takes(pool)), POOL_E_NOT_OWNED);
+  ck_assert_int_eq(oci_pool_unretire(pool, b, oci_pool_takes(pool)), POOL_OK);
   check();
   ck_assert_uint_eq(stats().retired_bytes, 0);
 }
@@ -757,7 +757,7 @@ static void free_while_marked(void) {
 
 static void unretire_while_marked(void) {
   dev.on_mark = NULL;
-  ck_assert_int_eq(oci_pool_unretire(pool, racing), POOL_OK);
+  ck_assert_int_eq(oci_pool_unretire(pool, racing, oci_pool_takes(pool)), POOL_OK);
 }
 
 START_TEST(g20_freed_while_its_stream_is_marked) {
@@ -767,11 +767,11 @@ START_TEST(g20_freed_while_its_stream_is_marked) {
   ck_assert(said("freed before"));
   ck_assert_uint_eq(dev.events, 0);
   racing = get(MIB);
-  ck_assert_int_eq(oci_pool_unretire_after(pool, racing, NULL), POOL_E_NOT_OWNED);
+  ck_assert_int_eq(oci_pool_unretire_after(pool, racing, NULL, oci_pool_takes(pool)), POOL_E_NOT_OWNED);
   ck_assert(said("is no retired block"));
   ck_assert_int_eq(give(racing, RELEASE_RETIRE, 1), POOL_OK);
   dev.on_mark = unretire_while_marked;
-  ck_assert_int_eq(oci_pool_unretire_after(pool, racing, NULL), POOL_E_NOT_OWNED);
+  ck_assert_int_eq(oci_pool_unretire_after(pool, racing, NULL, oci_pool_takes(pool)), POOL_E_NOT_OWNED);
   ck_assert_uint_eq(dev.events, 0);
   ck_assert(!oci_pool_pending(pool));
   ck_assert_uint_eq(stats().retired_bytes, 0);
@@ -825,7 +825,7 @@ START_TEST(g20_unretired_and_collected_at_once) {
   ck_assert_int_eq(give(ptr, RELEASE_RETIRE, 1), POOL_OK);
   dev.run[1] = UINT64_MAX;
   dev.on_mark = lock_is_slept_for;
-  ck_assert_msg(oci_pool_unretire_after(pool, ptr, (void *)1) == POOL_OK, "%s", oci_error_text());
+  ck_assert_msg(oci_pool_unretire_after(pool, ptr, (void *)1, oci_pool_takes(pool)) == POOL_OK, "%s", oci_error_text());
   ck_assert_ptr_nonnull(reused);
   free(reused);
   ck_assert_uint_eq(stats().retired_bytes, 0);
@@ -1407,7 +1407,7 @@ START_TEST(g33_a_retired_block_stays_so_without_memory) {
   int nth = 0;
   for (; f.met; nth++) {
     arm(&f, nth, false);
-    int status = oci_pool_unretire_after(pool, ptr, (void *)1);
+    int status = oci_pool_unretire_after(pool, ptr, (void *)1, oci_pool_takes(pool));
     disarm();
     check();
     ck_assert_int_eq(status, f.met ? POOL_E_HOST_NOMEM : POOL_OK);

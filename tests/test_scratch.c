@@ -578,6 +578,117 @@ START_TEST(g28_release_beside_a_capture_keeps_the_blocks) {
 }
 END_TEST
 
+/* ---- graphs_gone beside those who have outgrown buffers in hand ---- */
+
+/* The nth event_record (or synchronize) from now on is held up until `go`. */
+struct hold_up {
+  oc_stream s;
+  const char *entry;
+  unsigned nth;
+  bool held, go;
+};
+static bool hold_up(struct wrap *w, const char *entry, uint64_t arg, oc_status *answer) {
+  (void)arg;
+  (void)answer;
+  struct hold_up *h = w->hook_arg;
+  if (strcmp(entry, h->entry) != 0 || __atomic_sub_fetch(&h->nth, 1, __ATOMIC_ACQ_REL) != 0) return false;
+  __atomic_store_n(&h->held, true, __ATOMIC_RELEASE);
+  fx_until(__atomic_load_n(&h->go, __ATOMIC_ACQUIRE));
+  return false;
+}
+static void *forget_a_stream(void *arg) {
+  struct hold_up *h = arg;
+  ck_ok(oc_model_forget_stream(m, h->s));
+  return NULL;
+}
+static void *release_all(void *arg) {
+  (void)arg;
+  ck_ok(oc_opcache_release(c));
+  return NULL;
+}
+
+/* Another block at that address, retired for a graph. */
+static void retire_again_at(oc_devptr at, size_t bytes) {
+  oc_devptr p = 0;
+  for (int i = 0; i < 64 && p != at; i++) ck_ok(oc_pool_alloc(pool, bytes, 0, &p));
+  ck_assert_uint_eq(p, at);
+  ck_ok(oc_capture_enter(m, NULL));
+  ck_ok(oc_pool_free(pool, p));
+  oc_capture_leave(m);
+}
+
+/* forget_stream, or release, has the record of an outgrown buffer in hand when graphs_gone gives its block back; the next
+   block there is not theirs. */
+static void graphs_go_beside(void *(*call)(void *), struct hold_up *h) {
+  struct wrap w;
+  pthread_t thread;
+  wrap_open(&w, NULL);
+  b = w.outer;
+  model_on((oc_model_options){0});
+  h->s = fx_stream(w.inner);
+  oc_devptr old = scratch_on("act", h->s, 64 * KIB);
+  scratch_on("act", h->s, 128 * KIB);
+  ck_assert_uint_eq(stats().retired_bytes, 64 * KIB);
+  w.hook_arg = h;
+  w.hook = hold_up;
+  pthread_create(&thread, NULL, call, h);
+  fx_until(__atomic_load_n(&h->held, __ATOMIC_ACQUIRE));
+  ck_ok(oc_model_graphs_gone(m));
+  retire_again_at(old, 64 * KIB);
+  __atomic_store_n(&h->go, true, __ATOMIC_RELEASE);
+  pthread_join(thread, NULL);
+  fx_sync(w.inner, h->s);
+  ck_ok(oc_opcache_release(c));   /* nor later */
+  ck_assert_uint_eq(stats().retired_bytes, 64 * KIB);
+  ck_ok(oc_model_graphs_gone(m));
+  ck_assert_uint_eq(stats().retired_bytes, 0);
+  close_model();
+  fx_stream_free(w.inner, h->s);
+  wrap_close(&w);
+}
+
+START_TEST(g28_graphs_gone_beside_a_forget) {
+  /* events: the farewell's, that of the buffer, that of the outgrown one */
+  for (unsigned nth = 2; nth <= 3; nth++) graphs_go_beside(forget_a_stream, &(struct hold_up){.entry = "event_record", .nth = nth});
+}
+END_TEST
+
+START_TEST(g28_graphs_gone_beside_a_release) {
+  graphs_go_beside(release_all, &(struct hold_up){.entry = "synchronize", .nth = 1});
+}
+END_TEST
+
+/* One that could not be given back then is not put back on the list either. */
+START_TEST(g28_graphs_gone_beside_a_forget_that_fails) {
+  if (!fx_can(FX_FAIL)) { fx_skip("needs failing calls"); return; }
+  struct hold_up h = {.entry = "event_record", .nth = 3};
+  struct wrap w;
+  pthread_t thread;
+  wrap_open(&w, NULL);
+  b = w.outer;
+  model_on((oc_model_options){0});
+  h.s = fx_stream(w.inner);
+  scratch_on("act", h.s, 64 * KIB);
+  scratch_on("act", h.s, 128 * KIB);
+  w.hook_arg = &h;
+  w.hook = hold_up;
+  pthread_create(&thread, NULL, forget_a_stream, &h);
+  fx_until(__atomic_load_n(&h.held, __ATOMIC_ACQUIRE));
+  ck_ok(oc_model_graphs_gone(m));
+  fx_fail(w.inner, "event_record", 1, 1, OC_E_BACKEND);
+  __atomic_store_n(&h.go, true, __ATOMIC_RELEASE);
+  pthread_join(thread, NULL);
+  char text[200];
+  ck_assert_int_gt(oc_opcache_describe(c, text, sizeof text), 0);
+  ck_assert_msg(strstr(text, "retired bytes: 0,") != NULL, "%s", text);
+  fx_sync(w.inner, h.s);
+  ck_assert_uint_eq(stats().retired_bytes, 0);
+  close_model();
+  fx_stream_free(w.inner, h.s);
+  wrap_close(&w);
+}
+END_TEST
+
 START_TEST(release_that_cannot_drain_keeps_the_blocks) {
   if (!fx_can(FX_FAIL)) { fx_skip("needs failing calls"); return; }
   open_with((struct fx_options){0});
@@ -1217,6 +1328,7 @@ int main(void) {
     g28_a_buffer_may_be_published_while_a_capture_asks, g33_a_new_tag_needs_memory,
     a_stream_that_cannot_be_marked_keeps_its_buffers_until_graphs_gone, g22_release_gives_all_back_and_calls_miss_afresh,
     g22_release_waits_for_guards, g27_release_does_not_wait_inside_a_guard_or_a_capture, g28_release_retires_what_a_capture_got,
+    g28_graphs_gone_beside_a_forget, g28_graphs_gone_beside_a_release, g28_graphs_gone_beside_a_forget_that_fails,
     g28_release_beside_a_capture_keeps_the_blocks, release_that_cannot_drain_keeps_the_blocks,
     g8_what_a_release_kept_goes_back_with_its_stream, s8_growth_in_a_capture_reaches_no_driver,
     g28_a_warm_hit_is_one_while_the_buffer_grows, g17_growth_at_once_is_one_sequence, g7_growth_from_all_sides_stays_bounded,
