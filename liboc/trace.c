@@ -24,7 +24,7 @@
 bool oci_trace_on;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;   /* start and stop */
-static struct event *events;   /* [room]; set before oci_trace_on, freed after the last writer left */
+static struct event *events;   /* [room]; set before oci_trace_on, taken away after the last writer left */
 static size_t room;
 static uint64_t started;
 static size_t taken;           /* atomic: slots asked for, those there was no room for too */
@@ -111,6 +111,7 @@ struct writer {
   void *arg;
   struct text text;
   oc_status status;
+  uint64_t started;
   long pid;
 };
 
@@ -130,7 +131,7 @@ static void add_us(struct text *t, const char *name, uint64_t ns) {
 }
 
 /* An event may have begun before the trace did. */
-static uint64_t since_start(uint64_t at) { return at > started ? at - started : 0; }
+static uint64_t since_start(const struct writer *w, uint64_t at) { return at > w->started ? at - w->started : 0; }
 
 static void add_head(struct writer *w, const struct event *e, const char *phase) {
   oci_text_add(&w->text, ",\n{\"name\":");
@@ -153,7 +154,7 @@ static const char *category(const struct event *e) {
 
 static void add_span(struct writer *w, const struct event *e) {
   struct text *t = &w->text;
-  uint64_t begin = since_start(e->begin), end = since_start(e->begin + e->ns);
+  uint64_t begin = since_start(w, e->begin), end = since_start(w, e->begin + e->ns);
   add_head(w, e, "X");
   oci_text_add(t, ",\"cat\":\"%s\"", category(e));
   add_us(t, "ts", begin);
@@ -165,21 +166,21 @@ static void add_async(struct writer *w, const struct event *e, size_t id, bool b
   struct text *t = &w->text;
   add_head(w, e, begins ? "b" : "e");
   oci_text_add(t, ",\"cat\":\"%s\",\"id\":%zu", category(e), id);
-  add_us(t, "ts", since_start(begins ? e->begin : e->begin + e->ns));
+  add_us(t, "ts", since_start(w, begins ? e->begin : e->begin + e->ns));
   add_args(t, e);
 }
 
 static void add_instant(struct writer *w, const struct event *e) {
   add_head(w, e, "i");
   oci_text_add(&w->text, ",\"cat\":\"%s\",\"s\":\"t\"", category(e));
-  add_us(&w->text, "ts", since_start(e->begin));
+  add_us(&w->text, "ts", since_start(w, e->begin));
   add_args(&w->text, e);
 }
 
 static void add_bytes(struct writer *w, const struct event *e) {
   struct text *t = &w->text;
   oci_text_add(t, ",\n{\"name\":\"model %" PRIu64 " bytes\",\"ph\":\"C\",\"pid\":%ld,\"tid\":0", e->generation, w->pid);
-  add_us(t, "ts", since_start(e->begin));
+  add_us(t, "ts", since_start(w, e->begin));
   oci_text_add(t, ",\"args\":{\"live\":%" PRIu64 ",\"retired\":%" PRIu64 ",\"arenas\":%" PRIu64 "}}", e->a, e->b, e->c);
 }
 
@@ -218,29 +219,41 @@ static oc_status write_all(struct writer *w, const struct event *at, size_t n, s
   return w->status;
 }
 
-/* Off, and the last writer left: the events are the caller's, to be freed. */
-static struct event *end_trace(void) {
+/* A trace that is over: nobody else knows of it any more. */
+struct ended {
+  struct event *events;
+  size_t room, taken;
+  uint64_t started;
+};
+
+/* Off, and the last writer left. */
+static struct ended end_trace(void) {
   pthread_mutex_lock(&lock);
-  struct event *all = events;
-  if (all) {
+  struct ended t = {.events = events};
+  if (events) {
     __atomic_store_n(&oci_trace_on, false, __ATOMIC_SEQ_CST);
     while (__atomic_load_n(&writers, __ATOMIC_SEQ_CST)) sched_yield();
+    t = (struct ended){events, room, taken, started};
+    events = NULL;
   }
-  return all;
+  pthread_mutex_unlock(&lock);
+  return t;
+}
+
+/* Without the lock: fn is the engine's, and may fork. */
+static oc_status write_ended(const struct ended *t, oc_trace_fn fn, void *arg) {
+  size_t n = t->taken < t->room ? t->taken : t->room;
+  struct writer w = {.fn = fn, .arg = arg, .started = t->started, .pid = (long)getpid()};
+  qsort(t->events, n, sizeof *t->events, compare);
+  oc_status st = write_all(&w, t->events, n, t->taken - n);
+  oci_strfree(NULL, oci_text_take(&w.text));
+  return st;
 }
 
 oc_status oc_trace_stop(oc_trace_fn fn, void *arg) {
-  struct event *all = end_trace();
-  oc_status st = OC_OK;
-  if (all && fn) {
-    size_t n = taken < room ? taken : room;
-    struct writer w = {.fn = fn, .arg = arg, .pid = (long)getpid()};
-    qsort(all, n, sizeof *all, compare);
-    st = write_all(&w, all, n, taken - n);
-    oci_strfree(NULL, oci_text_take(&w.text));
-  }
-  oci_free(NULL, all, all ? room * sizeof *all : 0);
-  events = NULL;
-  pthread_mutex_unlock(&lock);
-  return all ? st : oci_error(OC_E_NOT_FOUND, "oc_trace_stop: no trace is on");
+  struct ended t = end_trace();
+  if (!t.events) return oci_error(OC_E_NOT_FOUND, "oc_trace_stop: no trace is on");
+  oc_status st = fn ? write_ended(&t, fn, arg) : OC_OK;
+  oci_free(NULL, t.events, t.room * sizeof *t.events);
+  return st;
 }

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/world.h"
 
@@ -254,6 +256,27 @@ START_TEST(a_callback_that_fails_is_not_called_again) {
 }
 END_TEST
 
+/* No lock of ours is held while the callback runs: it may fork, to pipe into another program say. */
+static oc_status fork_in_it(void *arg, const char *json, size_t n) {
+  (void)json;
+  pid_t pid = fork();
+  if (pid == 0) _exit(0);
+  int status;
+  *(size_t *)arg += n;
+  return pid > 0 && waitpid(pid, &status, 0) == pid && status == 0 ? OC_OK : OC_E_IO;
+}
+
+START_TEST(a_callback_may_fork) {
+  size_t bytes = 0;
+  oc_backend *b = fx_open(NULL);
+  ck_ok(oc_trace_start(NULL));
+  ck_ok(oc_model_destroy(fx_model(b)));
+  ck_ok(oc_trace_stop(fork_in_it, &bytes));
+  ck_assert_uint_gt(bytes, 0);
+  fx_close(b);
+}
+END_TEST
+
 START_TEST(what_there_is_no_room_for_is_counted) {
   oc_backend *b = fx_open(NULL);
   oc_trace_options opt = {.struct_size = sizeof opt, .events = 3};
@@ -337,6 +360,7 @@ static Suite *suite(void) {
   tcase_add_test(t, a_build_begun_before_the_trace);
   tcase_add_test(t, a_row_is_so_deep);
   tcase_add_test(t, a_callback_that_fails_is_not_called_again);
+  tcase_add_test(t, a_callback_may_fork);
   tcase_add_test(t, what_there_is_no_room_for_is_counted);
   tcase_add_test(t, g33_one_at_a_time_and_nonsense);
   tcase_add_test(t, traces_come_and_go_under_load);
