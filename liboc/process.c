@@ -24,8 +24,10 @@ void oci_process_unlock(void) {
 
 /* ---- fork ---- */
 
-/* The fork could not wait for liburcu (see oci_guard_fork): the child may use no backend at all. */
+/* The fork could not wait for liburcu (see oci_guard_fork): the child may use no backend at all. Written in that child only:
+   other threads of the parent open backends meanwhile. */
 static bool unusable_child;
+static bool fork_waited;   /* under lock: of the fork under way */
 
 static void each_lock(enum oci_fork_step step) {
   oci_tasks_fork(step);
@@ -38,8 +40,9 @@ static void each_lock(enum oci_fork_step step) {
 }
 
 static void before_fork(void) {
-  unusable_child = !oci_guard_fork(OCI_FORK_PREPARE);
+  bool waited = oci_guard_fork(OCI_FORK_PREPARE);
   oci_process_lock();
+  fork_waited = waited;
   each_lock(OCI_FORK_PREPARE);
 }
 
@@ -49,13 +52,11 @@ static void after_fork(enum oci_fork_step step) {
   (void)oci_guard_fork(step);
 }
 
-static void in_parent(void) {
-  after_fork(OCI_FORK_PARENT);
-  unusable_child = false;
-}
+static void in_parent(void) { after_fork(OCI_FORK_PARENT); }
 
 /* Marks all that the parent opened, so that even a hit says OC_E_FORKED: it reads the model's state anyway. */
 static void in_child(void) {
+  unusable_child |= !fork_waited;   /* of an unusable process too */
   oci_publish_in_child();
   LINK_EACH(l, &backends) {
     oc_backend *b = CONTAINER(l, oc_backend, in_process);

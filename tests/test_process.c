@@ -495,6 +495,55 @@ START_TEST(g32_inside_a_guard_of_our_own) {
 }
 END_TEST
 
+/* What such a child may not do, the parent's other threads may, all the while. */
+static int forks_left;
+
+static void *fork_inside_a_guard(void *arg) {
+  for (; __atomic_load_n(&forks_left, __ATOMIC_RELAXED) > 0; __atomic_fetch_sub(&forks_left, 1, __ATOMIC_RELAXED)) {
+    oc_guard_enter();
+    pid_t pid = fork();
+    if (pid == 0) _exit(0);
+    oc_guard_leave();
+    if (pid > 0) waitpid(pid, NULL, 0);
+  }
+  return arg;
+}
+
+START_TEST(g32_others_open_while_one_forks_inside_a_guard) {
+  pthread_t other;
+  oc_backend *b;
+  ck_ok(oc_backend_open_host(NULL, &b));
+  ck_ok(oc_backend_close(b));
+  forks_left = (int)fx_scale(400);
+  ck_assert_int_eq(pthread_create(&other, NULL, fork_inside_a_guard, NULL), 0);
+  while (__atomic_load_n(&forks_left, __ATOMIC_RELAXED) > 0) {
+    ck_ok(oc_backend_open_host(NULL, &b));
+    ck_ok(oc_backend_close(b));
+  }
+  pthread_join(other, NULL);
+}
+END_TEST
+
+/* An unusable process's child is one, whatever its own fork waited for. */
+static void fork_once_more(void *arg) {
+  oc_guard_leave();
+  pid_t pid = fork();
+  if (pid == 0) check_useless_child(arg);
+  if (pid == 0) _exit(0);
+  int status = 1;
+  child_check(waitpid(pid, &status, 0) == pid && status == 0);
+}
+
+START_TEST(g32_a_child_of_a_useless_child) {
+  struct parent t;
+  open_parent(&t);
+  oc_guard_enter();
+  in_child(fork_once_more, &t);
+  oc_guard_leave();
+  close_parent(&t);
+}
+END_TEST
+
 START_TEST(g32_while_another_thread_waits_for_the_device) {
   if (!fx_can(FX_STALL)) { fx_skip("needs stalled streams"); return; }
   struct parent t;
@@ -623,6 +672,8 @@ static Suite *suite(void) {
   tcase_add_test(t, g32_while_another_thread_is_in_a_guard);
   tcase_add_test(t, g32_while_a_thread_waits_for_a_guard_that_waits_for_us);
   tcase_add_test(t, g32_inside_a_guard_of_our_own);
+  tcase_add_test(t, g32_others_open_while_one_forks_inside_a_guard);
+  tcase_add_test(t, g32_a_child_of_a_useless_child);
   tcase_add_test(t, g32_inside_a_build_function);
   tcase_add_test(t, g32_a_trace_stays_behind);
   tcase_add_test(t, g32_while_another_thread_waits_for_the_device);
