@@ -107,14 +107,14 @@ oc_status oci_model_forked(const struct oc_model *m, const char *call);
 oc_status oci_may_wait(const char *call);
 
 /* ---- streams (stream.c) ---- */
-/* NULL is a stream too, but the map's keys are not 0. */
+/* NULL is a stream too, but the map's keys are not 0. ~0 is none (oci_stream_check): what is looked up for it is not there. */
 static inline uint64_t oci_stream_key(oc_stream s) {
-  return s ? (uint64_t)(uintptr_t)s : UINT64_MAX;
+  return (uint64_t)(uintptr_t)s + 1;
 }
 static inline bool oci_stream_named(const struct oc_model *m, oc_stream s) {
   return oci_map_value(&m->streams, oci_stream_key(s)) != 0;
 }
-/* OC_E_INVALID for a handle that names many streams. */
+/* OC_E_INVALID for a handle that names many streams, or none. */
 oc_status oci_stream_check(const struct oc_model *m, oc_stream s, const char *call);
 /* Names it, if it is not. Inside a call. */
 oc_status oci_stream_name(struct oc_model *m, oc_stream s);

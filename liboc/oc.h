@@ -42,7 +42,7 @@ extern "C" {
 /* On CUDA these are the driver's own values: CUdeviceptr, CUfunction, CUstream, CUevent, CUmodule. */
 typedef uint64_t            oc_devptr;  /* device address in bytes; 0 is none            */
 typedef struct oc_kernel_s *oc_kernel;
-typedef struct oc_stream_s *oc_stream;  /* NULL: the backend's default stream            */
+typedef struct oc_stream_s *oc_stream;  /* NULL: the backend's default stream; ~0: none  */
 typedef struct oc_event_s  *oc_event;
 typedef struct oc_module_s *oc_module;
 

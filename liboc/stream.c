@@ -34,6 +34,7 @@ oc_status oci_stream_check(const struct oc_model *m, oc_stream s, const char *ca
   if (s && s == m->backend->per_thread_stream)
     return oci_error(OC_E_INVALID, "%s: stream %p is the per-thread default stream: it names many streams", call,
                      (void *)s);
+  if (!oci_stream_key(s)) return oci_error(OC_E_INVALID, "%s: stream %p is no stream's handle", call, (void *)s);
   return OC_OK;
 }
 

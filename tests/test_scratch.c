@@ -257,33 +257,42 @@ START_TEST(g8_two_threads_name_one_stream) {
 }
 END_TEST
 
-START_TEST(g8_the_per_thread_stream_is_refused) {
-  oc_stream per_thread = (oc_stream)2;
+/* By all that takes a stream, after the default stream's buffer is there, too. */
+static void check_refused(oc_stream s, const char *words) {
   oc_tag_key key = OC_TAG_KEY("act");
   oc_devptr p;
-  open_with((struct fx_options){0});
-  b->per_thread_stream = per_thread;
-  ck_status(oc_opcache_scratch_on(c, "act", per_thread, 4096, &p), OC_E_INVALID);
-  ck_words("per-thread default stream");
-  ck_status(oc_opcache_scratch_on_k(c, &key, per_thread, 4096, &p), OC_E_INVALID);
-  ck_status(oc_model_use_stream(m, per_thread), OC_E_INVALID);
-  ck_status(oc_capture_enter(m, per_thread), OC_E_INVALID);
-  ck_assert_uint_eq(oc_opcache_scratches(c), 0);
-  ck_assert_uint_eq(fx_calls(b, "alloc"), 0);
-  /* and by all else that takes a stream */
+  ck_status(oc_opcache_scratch_on(c, "act", s, 4096, &p), OC_E_INVALID);
+  ck_words(words);
+  ck_status(oc_opcache_scratch_on_k(c, &key, s, 4096, &p), OC_E_INVALID);
+  ck_status(oc_model_use_stream(m, s), OC_E_INVALID);
+  ck_status(oc_capture_enter(m, s), OC_E_INVALID);
   oc_derived *d = oc_model_derived(m);
   oc_build *build;
   uint64_t v[2] = {0};
   ck_ok(oc_pool_alloc(pool, 256, 0, &p));
-  ck_status(oc_pool_free_on(pool, p, per_thread), OC_E_INVALID);
-  ck_status(oc_derived_begin(d, OC_BF16, 1, &build, v), OC_MISS);
-  ck_status(oc_build_on_stream(build, per_thread), OC_E_INVALID);
+  ck_status(oc_pool_free_on(pool, p, s), OC_E_INVALID);
+  ck_status(oc_derived_begin(d, OC_BF16, (uint64_t)(uintptr_t)s, &build, v), OC_MISS);
+  ck_status(oc_build_on_stream(build, s), OC_E_INVALID);
   ck_ok(oc_build_commit(build, (uint64_t[2]){p, 0}, NULL));
-  ck_status(oc_derived_get_ptr_on(d, OC_BF16, 1, per_thread, v), OC_E_INVALID);
-  ck_words("per-thread default stream");
+  ck_status(oc_derived_get_ptr_on(d, OC_BF16, (uint64_t)(uintptr_t)s, s, v), OC_E_INVALID);
+  ck_words(words);
   ck_assert_uint_eq(v[0], 0);
+}
+
+START_TEST(g8_handles_that_name_many_streams_or_none_are_refused) {
+  oc_stream per_thread = (oc_stream)2, none = (oc_stream)UINTPTR_MAX;
+  oc_devptr p;
+  open_with((struct fx_options){0});
+  b->per_thread_stream = per_thread;
+  ck_status(oc_opcache_scratch_on(c, "act", per_thread, 4096, &p), OC_E_INVALID);
+  ck_status(oc_opcache_scratch_on(c, "act", none, 4096, &p), OC_E_INVALID);
+  ck_assert_uint_eq(oc_opcache_scratches(c), 0);
+  ck_assert_uint_eq(fx_calls(b, "alloc"), 0);
   scratch_on("act", NULL, 4096);
   scratch("act", 4096);
+  check_refused(per_thread, "per-thread default stream");
+  check_refused(none, "no stream's handle");
+  ck_ok(oc_model_forget_stream(m, none));   /* never named */
   close_all();
 }
 END_TEST
@@ -1321,7 +1330,7 @@ int main(void) {
     g7_what_fits_is_the_same_buffer, g7_a_larger_one_is_half_as_large_again_at_least,
     s32_retired_bytes_are_at_most_twice_the_live_ones, g7_small_buffers_are_bounded_too, g7_retired_bytes_show_everywhere,
     s7_an_outgrown_buffer_stays_alive, g33_nonsense_is_refused, g21_scratch_is_not_the_callers_to_free,
-    g8_two_threads_name_one_stream, g8_the_per_thread_stream_is_refused, g3_after_teardown_nothing_is_answered,
+    g8_two_threads_name_one_stream, g8_handles_that_name_many_streams_or_none_are_refused, g3_after_teardown_nothing_is_answered,
     g8_all_buffers_of_a_forgotten_stream_go_back_after_its_work, g8_what_a_capture_got_is_retired_when_its_stream_goes,
     g8_without_events_they_go_back_when_the_stream_was_waited_for, g8_a_stream_a_request_stays_flat,
     g27_forgetting_inside_a_guard_waits_for_nobody, g33_room_in_the_map_may_go_while_a_buffer_is_made,
