@@ -392,6 +392,23 @@ START_TEST(freed_while_its_stream_captures) {
 END_TEST
 
 /* One graph's pool goes while another one is captured: the wait for the device is put off, or it would break the capture. */
+/* The block is not lost: it goes back once the whole device has passed. Nor is it counted as no block. */
+START_TEST(freed_on_a_stream_that_takes_no_event) {
+  memory m = open_memory();
+  runtime r = open_runtime(0);
+  const stream_t per_thread = reinterpret_cast<stream_t>(2);
+  const uint64_t refused = m.refused();
+  void *a = m.alloc(MiB, 0, per_thread);
+  m.free(a, MiB, 0, per_thread);
+  ck_assert_uint_eq(m.refused(), refused);
+  ck_assert_uint_eq(figures(m).live_blocks, 1);
+  m.reset();
+  ck_assert_uint_eq(figures(m).live_blocks, 0);
+  ck_assert_uint_eq(m.refused(), refused);
+  nothing_left(m, r);
+}
+END_TEST
+
 START_TEST(released_during_another_capture) {
   memory m = open_memory();
   runtime r = open_runtime(0);
@@ -549,6 +566,7 @@ Suite *suite() {
   tcase_add_test(t, a_graph_keeps_what_its_capture_allocated);
   tcase_add_test(t, graphs_share_a_pool);
   tcase_add_test(t, freed_while_its_stream_captures);
+  tcase_add_test(t, freed_on_a_stream_that_takes_no_event);
   tcase_add_test(t, released_during_another_capture);
   tcase_add_test(t, recorded_inside_a_capture);
   tcase_add_test(t, out_of_memory_is_an_exception_with_words);

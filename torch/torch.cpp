@@ -235,7 +235,8 @@ private:
   bool give(address at, oc_stream stream) {
     oc_status st = oc_pool_free_on(pool_, at, stream);
     if (st == OC_E_CAPTURING) return false;
-    if (st) refused_frees++;
+    if (st == OC_E_NOT_OWNED || st == OC_E_INTERIOR) refused_frees++;
+    else if (st) leftovers_.push_back(at);   /* still ours: the stream takes no event, it may be gone */
     return true;
   }
 
@@ -298,8 +299,8 @@ private:
     return release_leftovers() || some;
   }
 
-  /* Of released graph pools. Nobody knows on which streams the graphs ran: the whole device must have passed, and a wait
-     for all of it would break a capture. True: some went back. */
+  /* Of released graph pools, and of streams that took no event. Nobody knows on which streams the graphs ran: the whole
+     device must have passed, and a wait for all of it would break a capture. True: some went back. */
   bool release_leftovers() {
     if (leftovers_.empty() || !allocating_.empty()) return false;
     if (table_->synchronize_all(self_) != OC_OK) return false;
