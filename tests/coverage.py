@@ -96,8 +96,10 @@ class Argument:
     def covers(self, path, function, line):
         if self.kind:
             return self.kind.search(line) is not None
-        return self.path == path and self.function == function and self.line in ("*", line)
-
+        if (self.path, self.function) != (path, function):
+            return False
+        # One line: another of the same text has a reason of its own.
+        return self.line == "*" or (self.line == line and not self.used)
 
     def is_there(self, root):
         """Whether its file still has such a line."""
@@ -147,7 +149,7 @@ def main():
     argued = set()
     for f in found:
         for a in arguments:
-            if a.covers(*f[:3]):
+            if f not in argued and a.covers(*f[:3]):
                 a.used += 1
                 argued.add(f)
     bare = [f for f in found if f not in argued]

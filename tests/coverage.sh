@@ -18,7 +18,7 @@ main() {
     exit 77
   }
   # Threads count too: without atomic updates they lose each other's.
-  build "$dir" CFLAGS='-O0 -g --coverage -fprofile-update=atomic' CXXFLAGS='-O0 -g' LDFLAGS=--coverage
+  build "$dir" CFLAGS='-O0 -g --coverage -fprofile-update=atomic -DOC_COVERED' CXXFLAGS='-O0 -g' LDFLAGS=--coverage
   step "building the tests" "$dir/make-tests.log" make -C "$dir" -j "$(nproc)" check TESTS=
   find "$dir" -name '*.gcda' -delete
   say "testing"

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "liboc/oc.h"
+#include "tests/child.h"
 
 static int say(oc_status st) {
   printf("%s %s\n", oc_status_name(st), st ? oc_last_error() : "");
@@ -86,7 +87,7 @@ static int wait_for(pid_t child) {
 
 static int fork_with(oc_backend *b, oc_model *m) {
   pid_t child = fork();
-  if (child == 0) _exit(in_child(b, m));
+  if (child == 0) child_end(in_child(b, m));
   int wrong = wait_for(child);
   oc_status st = oc_model_destroy(m);
   if (!st) st = oc_backend_close(b);

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "liboc/oc.h"
+#include "tests/child.h"
 
 #define MIB ((size_t)1 << 20)
 
@@ -1215,7 +1216,7 @@ START_TEST(a_child_gets_a_device_of_its_own) {
   launch_add(NULL, &x, 1);
   pid_t child = fork();
   ck_assert_int_ge(child, 0);
-  if (child == 0) _exit(in_child(&x));
+  if (child == 0) child_end(in_child(&x));
   ck_assert_int_eq(waitpid(child, &status, 0), child);
   ck_assert_msg(WIFEXITED(status), "signal %d", WTERMSIG(status));
   ck_assert_int_eq(WEXITSTATUS(status), 0);

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/child.h"
 #include "tests/fixture.h"
 
 #define MiB ((size_t)1 << 20)
@@ -32,7 +33,7 @@ static void in_child(void (*fn)(void *arg), void *arg) {
   if (pid == 0) {
     alarm(60);   /* a hang is a death by SIGALRM */
     fn(arg);
-    _exit(0);
+    child_end(0);
   }
   int status;
   ck_assert_int_gt(pid, 0);   /* not before: another thread may have had Check's lock when the child was made */
@@ -324,7 +325,7 @@ static void child_with_child(void *arg) {
     child_forked(oc_model_enter(m));
     child_forked(oc_backend_close(b));
     check_child(t);
-    _exit(0);
+    child_end(0);
   }
   int status;
   child_check(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
@@ -362,7 +363,7 @@ START_TEST(g32_inside_a_build_function) {
     child_check(st == OC_E_FORKED && v == 77);
     forked_hits(&t);
     own_life();
-    _exit(0);
+    child_end(0);
   }
   ck_ok(st);
   ck_assert_int_eq(waitpid(f.pid, &status, 0), f.pid);

@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/child.h"
 #include "tests/world.h"
 
 /* ---- a reader, as another process would be one ---- */
@@ -560,7 +561,7 @@ static void check_child(struct world *w, struct reader *parents) {
   if (!once || oc_pool_alloc(oc_model_pool(m), 100, 0, &p)) _exit(6);
   if (hits_of(parents).kernel != before.kernel || hits_of(parents).gate != before.gate) _exit(7);
   if (find_model(parents, m)) _exit(8);
-  _exit(0);
+  child_end(0);
 }
 
 START_TEST(g32_a_child_writes_nothing_to_its_parents_page) {
