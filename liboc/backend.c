@@ -87,10 +87,12 @@ oc_status oc_backend_close(oc_backend *b) {
   if (oci_guarded()) return oci_error(OC_E_GUARDED, "oc_backend_close: called inside a guard");
   st = start_closing(b);
   if (st) return st;
+  int cancel = oci_cancel_off();
   if (b->ops.close) b->ops.close(b->self);
   oci_process_remove_backend(b);
   oci_strfree(NULL, b->name);
   oci_free(NULL, b, sizeof *b);
+  oci_cancel_back(cancel);
   return OC_OK;
 }
 

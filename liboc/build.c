@@ -460,8 +460,11 @@ static oc_status get_or_build(oc_derived *d, const struct recipe *r, uint64_t ke
   oc_status st = get(d, r->kind, r->arity, key, out);
   if (st != OC_MISS) return st;
   struct oc_build *b;
+  int cancel = oci_cancel_off();   /* nobody but this thread ends that build */
   st = begin(d, r->kind, key, r->site, &b, out, r->call);
-  return st == OC_MISS ? build_now(r, b, out) : st;   // NOLINT(clang-analyzer-core.CallAndMessage): OC_MISS opens b
+  if (st == OC_MISS) st = build_now(r, b, out);   // NOLINT(clang-analyzer-core.CallAndMessage): OC_MISS opens b
+  oci_cancel_back(cancel);
+  return st;
 }
 
 oc_status oc_derived_get_or_build_ptr_at(oc_derived *d, oc_kind kind, uint64_t key, oc_build_ptr_fn fn, void *arg,

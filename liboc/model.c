@@ -113,18 +113,10 @@ static oc_status check_options(const oc_model_options *opt) {
   return OC_OK;
 }
 
-oc_status oc_model_create(oc_backend *b, const oc_model_options *given, oc_model **out) {
-  oc_model_options opt;
-  oc_status st = oci_backend_usable(b, "oc_model_create");
-  if (st) return st;
-  if (!out) return oci_error(OC_E_INVALID, "oc_model_create: out is NULL");
-  st = OCI_OPTIONS(&opt, given, "oc_model_create");
-  if (!st) st = check_options(&opt);
-  if (!st && opt.reserve_bytes) st = oci_in_capture() ? oci_error(OC_E_CAPTURING, "oc_model_create: would allocate inside a capture") : OC_OK;
-  if (st) return st;
-  struct oc_model *m = model_new(b, &opt);
+static oc_status create(oc_backend *b, const oc_model_options *opt, oc_model **out) {
+  struct oc_model *m = model_new(b, opt);
   if (!m) return oci_error(OC_E_HOST_NOMEM, "oc_model_create: out of host memory");
-  st = open_parts(m, &opt);
+  oc_status st = open_parts(m, opt);
   if (!st) st = oci_process_add_model(b, m);
   if (st) goto undo;
   *out = m;
@@ -136,19 +128,41 @@ undo:   /* part of the reserve may be there */
   return st;
 }
 
+oc_status oc_model_create(oc_backend *b, const oc_model_options *given, oc_model **out) {
+  oc_model_options opt;
+  oc_status st = oci_backend_usable(b, "oc_model_create");
+  if (st) return st;
+  if (!out) return oci_error(OC_E_INVALID, "oc_model_create: out is NULL");
+  st = OCI_OPTIONS(&opt, given, "oc_model_create");
+  if (!st) st = check_options(&opt);
+  if (!st && opt.reserve_bytes) st = oci_in_capture() ? oci_error(OC_E_CAPTURING, "oc_model_create: would allocate inside a capture") : OC_OK;
+  if (st) return st;
+  int cancel = oci_cancel_off();
+  st = create(b, &opt, out);
+  oci_cancel_back(cancel);
+  return st;
+}
+
 /* ---- destroy ---- */
 
 static bool refused(oc_status st) {
   return st != OC_OK && st != OC_E_TEARDOWN;
 }
 
-oc_status oc_model_destroy(oc_model *m) {
+static oc_status destroy(struct oc_model *m) {
   oc_status st = oc_model_teardown(m, NULL);
   if (refused(st)) return st;
   oci_process_remove_model(m);
   /* Hits may still read the lookup tables: G3. */
   oci_guard_sync();
   model_free(m);
+  return st;
+}
+
+oc_status oc_model_destroy(oc_model *m) {
+  int cancel = oci_cancel_off();
+  oc_status st = destroy(m);
+  oci_cancel_back(cancel);
   return st;
 }
 

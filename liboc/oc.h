@@ -11,6 +11,9 @@
  *   - NULL objects are OC_E_INVALID (bools: false; counts: 0; pointers: NULL).
  *   - OC_E_RELEASED (the model's teardown has begun), OC_E_FORKED (the backend was opened by a parent
  *     process), OC_E_HOST_NOMEM and what the driver says may come from every function that returns oc_status.
+ *   - A thread that is cancelled (pthread_cancel, deferred) ends a model's call first, and oc_backend_close, what they call
+ *     back included; a hit is no cancellation point. The function of oc_trace_stop must not be cancelled. Asynchronous
+ *     cancellation must be off.
  *   - After a failure, oc_last_error() on the same thread has it in full, and nothing is half done.
  *   - "hit" and "miss" are as in oc(7): a hit takes no lock, makes no system call, allocates nothing.
  */

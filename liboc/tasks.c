@@ -76,12 +76,18 @@ static oc_status begin(struct oc_model *m, struct task *t, const char *call, uin
   return takes ? OC_OK : oci_model_refuses(m, call);
 }
 
+static oc_status begin_call(struct oc_model *m, struct task *t, const char *call, uint32_t newest_state) {
+  oc_status st = begin(m, t, call, newest_state);
+  if (!st) t->cancel = oci_cancel_off();
+  return st;
+}
+
 oc_status oci_call_begin(struct oc_model *m, struct task *t, const char *call) {
-  return begin(m, t, call, MODEL_LIVE);
+  return begin_call(m, t, call, MODEL_LIVE);
 }
 
 oc_status oci_call_begin_give(struct oc_model *m, struct task *t, const char *call) {
-  return begin(m, t, call, MODEL_RELEASING);
+  return begin_call(m, t, call, MODEL_RELEASING);
 }
 
 oc_status oci_task_begin(struct oc_model *m, struct task *t) {
@@ -103,6 +109,7 @@ static void end(struct task *t) {
 
 void oci_call_end(struct task *t) {
   end(t);
+  oci_cancel_back(t->cancel);
 }
 
 void oci_task_end(struct task *t) {

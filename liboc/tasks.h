@@ -29,6 +29,7 @@ struct task {
   struct oc_model *model;
   uint64_t thread;
   const char *call;        /* "oc_pool_alloc"; NULL: a build */
+  int cancel;              /* a call: whether its thread may be cancelled, afterwards as before */
 };
 
 /* What a model keeps for it. */
@@ -47,7 +48,7 @@ void oci_tasks_lock(void);
 void oci_tasks_unlock(void);
 void oci_tasks_fork(enum oci_fork_step step);
 
-/* Registers a call that is no hit. Refused with OC_E_RELEASED or OC_E_FORKED unless the model lives. */
+/* Registers a call that is no hit; until its end its thread is not cancelled. Refused with OC_E_RELEASED or OC_E_FORKED unless the model lives. */
 oc_status oci_call_begin(struct oc_model *m, struct task *t, const char *call);
 /* The same for what gives back (frees, forgets): works until the arenas go. */
 oc_status oci_call_begin_give(struct oc_model *m, struct task *t, const char *call);

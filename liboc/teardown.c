@@ -451,8 +451,10 @@ oc_status oc_model_teardown(oc_model *m, oc_report **report) {
   if (report) *report = NULL;
   if (!m) return oci_error(OC_E_INVALID, "%s: the model is NULL", call);
   oc_status st = oci_model_forked(m, call);
+  int cancel = oci_cancel_off();
   if (!st) st = may_begin(m, call);
   if (!st) st = teardown(m);
+  oci_cancel_back(cancel);
   if (report && (st == OC_OK || st == OC_E_TEARDOWN)) *report = oci_report_ref(m->report);
   return st;
 }

@@ -457,6 +457,97 @@ START_TEST(g11_racing_builds_wait_for_nobody) {
 }
 END_TEST
 
+/* ---- cancelled threads ---- */
+
+struct cancelled {
+  struct world *w;
+  oc_status (*call)(struct world *w);
+  pthread_t thread;
+  oc_status answer;
+  bool returned;
+};
+static void *call_cancelled(void *arg) {
+  struct cancelled *c = arg;
+  c->answer = c->call(c->w);
+  __atomic_store_n(&c->returned, true, __ATOMIC_RELEASE);
+  pthread_testcancel();
+  return NULL;
+}
+static void cancel_in(struct cancelled *c) {
+  pthread_create(&c->thread, NULL, call_cancelled, c);
+  fx_msleep(20);                /* it waits */
+  pthread_cancel(c->thread);
+  fx_msleep(20);
+  ck_assert(!__atomic_load_n(&c->returned, __ATOMIC_ACQUIRE));
+}
+static void cancelled_after(struct cancelled *c) {
+  void *result;
+  pthread_join(c->thread, &result);
+  ck_assert(c->returned);
+  ck_assert_ptr_eq(result, PTHREAD_CANCELED);   /* but then */
+  ck_ok(c->answer);
+}
+
+static oc_status ask_for_any(struct world *w) {
+  oc_build *b;
+  uint64_t out[2];
+  return oc_derived_begin(w->d, OC_BF16, ANY, &b, out);
+}
+static oc_status settle_all(struct world *w) { return oc_derived_settle(w->d); }
+static oc_status end_the_model(struct world *w) { return oc_model_teardown(w->m, NULL); }
+
+static oc_status slow_build(oc_build *b, void *arg, uint64_t *out) {
+  (void)arg;
+  fx_msleep(60);                /* sleeps: a cancellation point */
+  return oc_build_alloc(b, 64, 0, out);
+}
+static oc_status build_slowly(struct world *w) {
+  uint64_t v;
+  return oc_derived_get_or_build_ptr(w->d, OC_BF16, ANY + 1, slow_build, NULL, &v);
+}
+
+/* A thread that is cancelled in a wait, in a build function, in a teardown: the call ends first, and nothing is left locked,
+   linked or open. */
+START_TEST(a_cancelled_thread_ends_its_call_first) {
+  struct world w = world_open();
+  struct cancelled waits = {.w = &w, .call = ask_for_any}, builds = {.w = &w, .call = build_slowly},
+                   ends = {.w = &w, .call = end_the_model};
+  oc_build *b = begin(&w, OC_BF16, ANY);
+  cancel_in(&waits);
+  commit_one(b, build_block(b, 64));
+  cancelled_after(&waits);
+  cancel_in(&builds);
+  cancelled_after(&builds);
+  ck_ok(oc_derived_invalidate(w.d, ANY + 1));
+  ck_ok(oc_model_retain(w.m, "a request"));
+  cancel_in(&ends);
+  ck_ok(oc_model_release_hold(w.m, "a request"));
+  cancelled_after(&ends);
+  ck_status(oc_model_retain(w.m, "a request"), OC_E_RELEASED);
+  ck_ok(oc_model_destroy(w.m));
+  fx_close(w.b);
+}
+END_TEST
+
+START_TEST(a_cancelled_thread_settles_first) {
+  if (!fx_can(FX_STALL)) { fx_skip("needs stalled streams"); return; }
+  struct world w = world_open();
+  struct cancelled settles = {.w = &w, .call = settle_all};
+  oc_stream s = fx_stream(w.b);
+  oc_build *b = begin(&w, OC_BF16, ANY);
+  uint64_t block = build_block(b, 64);
+  ck_ok(oc_build_on_stream(b, s));
+  fx_stall(w.b, s, true);
+  commit_one(b, block);
+  cancel_in(&settles);
+  fx_stall(w.b, s, false);
+  cancelled_after(&settles);
+  ck_ok(oc_model_forget_stream(w.m, s));
+  fx_stream_free(w.b, s);
+  world_close(&w);
+}
+END_TEST
+
 int main(void) {
   TCase *tc;
   Suite *s = world_suite("reentrant", &tc);
@@ -474,5 +565,7 @@ int main(void) {
   tcase_add_test(tc, g11_a_star_is_no_circle);
   tcase_add_test(tc, g11_a_refusal_leaves_nothing_behind);
   tcase_add_test(tc, g11_racing_builds_wait_for_nobody);
+  tcase_add_test(tc, a_cancelled_thread_ends_its_call_first);
+  tcase_add_test(tc, a_cancelled_thread_settles_first);
   return fx_run(s);
 }
