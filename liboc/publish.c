@@ -40,12 +40,12 @@ _Static_assert(sizeof(struct pool_shown) == 256 - 160, "the pool's figures");
 _Static_assert(offsetof(struct counts, driver) == 344 - 256, "the counts");
 
 /* Models' slots and threads' slots lie on lines of their own. */
-enum { MODEL_BYTES = (sizeof(oc_stats_model) + 127) / 128 * 128, HEAD_BYTES = 128, MOST_BYTES =
-  HEAD_BYTES + MOST_MODELS * MODEL_BYTES + MOST_THREADS * sizeof(oc_stats_thread) };
+enum { MODEL_BYTES = (sizeof(oc_stats_model) + 127) / 128 * 128, HEAD_BYTES = 128 };
 
 /* Under the process lock. */
 static struct {
-  char *at;                /* MOST_BYTES of address space, once there was a page */
+  char *at;                /* each page's own: never that of one before */
+  size_t bytes;
   int fd;                  /* of the published one; else -1 */
   struct stat file;        /* what fd was when it was ours */
 } page = {.fd = -1};
@@ -154,13 +154,11 @@ static oc_status no_page(const char *what) {
   return oci_error(OC_E_IO, "oc_stats_publish: %s: %s", what, strerror(errno));
 }
 
-/* Private memory where a page was or will be: what is written there goes nowhere. */
-static bool map_nothing(void) {
-  void *at = mmap(page.at, MOST_BYTES, PROT_READ | PROT_WRITE,
-                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (page.at ? MAP_FIXED : 0), -1, 0);
-  if (at == MAP_FAILED) return false;
-  page.at = at;
-  return true;
+/* Private memory where a page was, for ever: a thread that read its address, and was stopped since, may write there at any
+   time, and what it writes goes nowhere. The next page is elsewhere, or it would show that as another model's. Where the
+   kernel has no memory for it, the file stays there, which nobody shows any more either. */
+static void map_nothing(void) {
+  (void)mmap(page.at, page.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
 /* Of the right size, with its last page's memory there: writing must not run out of it. */
@@ -176,11 +174,6 @@ static oc_status make_file(size_t bytes, int *out) {
   }
   *out = fd;
   return OC_OK;
-}
-
-static bool map_file(int fd, size_t bytes) {
-  return (page.at || map_nothing()) &&
-         mmap(page.at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED;
 }
 
 /* From here on the mapping is the only way to write to it; on a kernel that lacks that, nobody changes its size. */
@@ -215,6 +208,18 @@ static void hide_model(void *arg, struct oc_model *m) {
   if (m->shown) hide(m);
 }
 
+static bool map_file(int fd, size_t bytes) {
+  void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (at == MAP_FAILED) return false;
+  if (!seal(fd)) {
+    munmap(at, bytes);
+    return false;
+  }
+  page.at = at;
+  page.bytes = bytes;
+  return true;
+}
+
 /* A page that is found has everything in it: the magic comes last. */
 static void fill(void) {
   uint64_t magic;
@@ -239,7 +244,7 @@ static oc_status publish(const oc_publish_options *opt) {
   if (page.fd >= 0) return oci_error(OC_E_BUSY, "oc_stats_publish: the figures are published already");
   oc_status st = make_file(bytes, &fd);
   if (st) return st;
-  if (!map_file(fd, bytes) || !seal(fd) || fstat(fd, &page.file) != 0) {
+  if (fstat(fd, &page.file) != 0 || !map_file(fd, bytes)) {
     st = no_page("the page");
     close(fd);
     return st;
@@ -275,7 +280,7 @@ oc_status oc_stats_unpublish(void) {
     oci_process_each_model_locked(hide_model, NULL);
     oci_thread_cells(NULL, 0, NULL);
     close_own();
-    (void)map_nothing();
+    map_nothing();
   }
   oci_process_unlock();
   return published ? OC_OK : oci_error(OC_E_NOT_FOUND, "oc_stats_unpublish: nothing is published");
@@ -296,5 +301,5 @@ bool oci_publish_hits(uint64_t hits[]) {
 void oci_publish_in_child(void) {
   if (page.fd < 0) return;
   close_own();
-  (void)map_nothing();
+  map_nothing();
 }

@@ -2,8 +2,8 @@
 /*
  * The page of figures that other processes read (oc_stats_publish): its layout is in oc.h.
  *
- * page:  one a process, at an address that stays mapped for ever once a page was there: whoever still holds a pointer
- *        into one that was taken back, or into a parent's, writes to private memory. Under the process lock.
+ * page:  one a process, at an address of its own that stays mapped for ever: whoever still holds a pointer into one that was
+ *        taken back, or into a parent's, writes to private memory. Under the process lock.
  * shown: a model's slot in it. Model, pool and threads write to it where they change what stands there.
  */
 #ifndef OCI_LIBOC_PUBLISH_H

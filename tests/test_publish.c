@@ -401,6 +401,44 @@ START_TEST(taken_back_and_published_again) {
 END_TEST
 
 /* G17: the latch moves before the page is there, or after. */
+/* Where the library writes the page: of mappings of it the only one that may be written to. */
+static char *own_mapping(void) {
+  char line[512], perms[8];
+  uintptr_t found = 0;
+  unsigned long from;
+  FILE *f = fopen("/proc/self/maps", "r");
+  ck_assert_ptr_nonnull(f);
+  while (fgets(line, sizeof line, f))
+    if (strstr(line, "/memfd:" OC_STATS_NAME) && sscanf(line, "%lx-%*x %7s", &from, perms) == 2 && perms[1] == 'w') found = from;
+  fclose(f);
+  ck_assert(found != 0);
+  return (char *)found;
+}
+
+/* A thread that was stopped with the address of a count in its hands writes there after all, a page later: nobody sees it. */
+START_TEST(what_comes_late_is_in_no_later_page) {
+  struct world w = world_open();
+  ck_ok(oc_stats_publish(NULL));
+  struct reader old = look();
+  size_t count = (size_t)((const char *)&shown(&old, w.m)->kernel_misses - old.at);
+  size_t hits = (size_t)((const char *)thread_at(&old, 0) - old.at) + offsetof(oc_stats_thread, kernel_hits);
+  char *before = own_mapping();
+  ck_ok(oc_stats_unpublish());
+  ck_ok(oc_stats_publish(NULL));
+  struct reader r = look();
+  uint64_t misses = value(&shown(&r, w.m)->kernel_misses);
+  memset(before + count, 1, 8);
+  memset(before + hits, 1, 8);
+  ck_assert_uint_eq(value(&shown(&r, w.m)->kernel_misses), misses);
+  ck_assert_uint_eq(hits_of(&r).kernel, 0);
+  ck_assert_uint_eq(hits_of(&old).kernel, 0);
+  look_away(&r);
+  look_away(&old);
+  ck_ok(oc_stats_unpublish());
+  world_close(&w);
+}
+END_TEST
+
 START_TEST(the_latch_is_shown) {
   struct world w = world_open();
   oc_model *before = fx_model(w.b);
@@ -612,6 +650,7 @@ static Suite *suite(void) {
   tcase_add_test(page, slots_that_are_out_are_counted);
   tcase_add_test(page, the_file_is_sealed);
   tcase_add_test(page, taken_back_and_published_again);
+  tcase_add_test(page, what_comes_late_is_in_no_later_page);
   tcase_add_test(page, the_latch_is_shown);
   tcase_add_test(page, a_model_left_out_is_shown_next_time);
   tcase_add_test(page, a_descriptor_closed_under_the_page);
