@@ -657,8 +657,7 @@ OC_API oc_status oc_pool_alloc_owned_at(oc_pool *p, const char *owner, size_t by
 OC_API oc_status oc_pool_free(oc_pool *p, oc_devptr ptr) OC_MUST_USE;
 /* The same, reusable once what is queued on s now is done; never waits. Collected by alloc, free and stats (alloc
    and free ask a few streams a call, in turn, and all before the pool grows); a backend without events holds it until a
-   drain. Capture: OC_E_CAPTURING, as on a stream that the driver calls
-   capturing: the block stays the caller's. */
+   drain. Capture: OC_E_CAPTURING, as on a stream that the driver calls capturing: the block stays the caller's. */
 OC_API oc_status oc_pool_free_on(oc_pool *p, oc_devptr ptr, oc_stream s) OC_MUST_USE;
 /* Gives arenas that hold no live and no retired block back to the driver; blocks of free_on whose stream has passed are
    collected first. One that the driver refuses stays, out of use, and is logged. Guard: works. Capture: OC_E_CAPTURING. */
