@@ -32,6 +32,7 @@ every fault of every function, simulated CUDA|s/[0-9]+ functions/2 functions/
 every fault of every function, simulated CUDA|s/[0-9]+ host allocations/0 host allocations/
 every fault of every function, simulated CUDA|s/[0-9]+ and all after/0 and all after/
 every fault of every function, simulated CUDA|s/[0-9]+ calls of/1 calls of/
+every fault of every function, host device|s/[0-9]+ that lost/2 that lost/
 torture, thread, 30 seconds a backend|d
 torture, none, 30 seconds a backend|s/2 of 2/1 of 2/
 torture, none, 30 seconds a backend|s/0 wrong/1 wrong/
