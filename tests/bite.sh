@@ -3,7 +3,7 @@
 # Do the tests bite? Plants each fault of tests/bite/*.patch in a copy of the tree, builds what it touches, runs the
 # test that the patch names, and expects that test to fail.
 #   tests/bite.sh [NAME...]          all faults, or those: tests/bite/NAME.patch
-# Healthy output: a line a fault, and at the end "56 caught of 56 planted". Exits 0 only then.
+# Healthy output: a line a fault, and at the end "87 caught of 87 planted". Exits 0 only then.
 #   caught        the named test failed, crashed or hung
 #   MISSED        it passed with the fault in
 #   no bite       it fails without the fault too, or is not there
