@@ -826,7 +826,7 @@ static const struct row rows[] = {
   R(oc_pool_note_external_at, NULL, is_noted, 0),
   R(oc_pool_report_json, with_entry, NULL, WORDLESS),
   R(oc_pool_report_text, with_entry, NULL, WORDLESS),
-  R(oc_pool_trim, with_empty, NULL, GOES_ON),
+  R(oc_pool_trim, with_empty, NULL, GOES_ON | SPARES),
   R(oc_report_arenas_freed, with_report, NULL, 0),
   R(oc_report_blocks_swept, with_report, NULL, 0),
   R(oc_report_bytes_freed, with_report, NULL, 0),
