@@ -14,6 +14,7 @@
 #define TEXT_BYTES 1536
 
 struct thread_text {
+  struct log_held *log;      /* the thread's log lines go there; NULL: out at once */
   char text[TEXT_BYTES];
 };
 
@@ -122,13 +123,15 @@ void oci_log(enum oci_log_level level, const char *fmt, ...) {
   vsnprintf(line, sizeof line, fmt, ap);
   va_end(ap);
   keep_one_line(line);
-  if (oci_self.log) keep(oci_self.log, (int)level, line);
+  struct log_held *held = oci_self.text ? oci_self.text->log : NULL;
+  if (held) keep(held, (int)level, line);
   else out((int)level, line);
 }
 
 void oci_log_hold(struct log_held *h) {
+  struct thread_text *t = own_text();
   h->count = 0;
-  if (!oci_self.log) oci_self.log = h;
+  if (t && !t->log) t->log = h;
 }
 
 static void all_out(const struct log_held *h) {
@@ -140,7 +143,7 @@ static void all_out(const struct log_held *h) {
 /* What the callback calls may fail, and word that. */
 void oci_log_let_go(struct log_held *h) {
   char words[TEXT_BYTES];
-  if (oci_self.log == h) oci_self.log = NULL;
+  if (oci_self.text && oci_self.text->log == h) oci_self.text->log = NULL;
   if (!h->count) return;
   snprintf(words, sizeof words, "%s", oci_error_text());
   uint32_t failures = oci_error_count();

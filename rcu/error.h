@@ -39,7 +39,8 @@ struct log_held {
   int level[LOG_HELD_LINES];
   char line[LOG_HELD_LINES][LOG_HELD_BYTES];
 };
-/* From now on this thread's lines stay in h; where they stay somewhere already, they go on to. */
+/* From now on this thread's lines stay in h; where they stay somewhere already, they go on to. Without host memory for the thread's words
+   they come out at once. */
 void oci_log_hold(struct log_held *h);
 /* Out with those in h. The thread's last error is afterwards what it was. */
 void oci_log_let_go(struct log_held *h);

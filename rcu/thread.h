@@ -19,7 +19,6 @@
 #include "rcu/error.h"
 #include "rcu/list.h"
 
-struct log_held;      /* error.h */
 struct thread_text;   /* the thread's last error, on the process heap: error.c */
 
 enum hit { HIT_KERNEL, HIT_SCRATCH, HIT_DERIVED, HIT_GATE, HITS };
@@ -34,7 +33,6 @@ struct thread_self {
   uint32_t guards;           /* oci_guard_enter without its leave */
   uint32_t captures;         /* captures entered on this thread, over all models */
   struct thread_text *text;
-  struct log_held *log;      /* its log lines go there; NULL: out at once */
   bool wordless;             /* the last failure found no host memory for its words */
   bool listed, ended;        /* among the threads that may get a cell; its exit hook ran: never again */
   uint32_t failures;         /* worded so far */
