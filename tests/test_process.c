@@ -588,12 +588,16 @@ static void *busy(void *arg) {
   }
   return NULL;
 }
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef __SANITIZE_THREAD__
 #define FORKS 10
 #else
 #define FORKS 60
 #endif
 START_TEST(g32_while_other_threads_hold_locks) {
+#ifdef __SANITIZE_ADDRESS__
+  fx_skip("AddressSanitizer's allocator does not take its own locks around fork: a child may wait for one for ever");
+  return;
+#endif
   struct parent t;
   struct other o[3];
   open_parent(&t);
